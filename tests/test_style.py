@@ -22,10 +22,10 @@ BOUNDARIES = {
     # one request: whatever happens, it is answered, and so are the others
     "tpx/serving/frontends/http.py": 1,
     "tpx/serving/frontends/http_verbs.py": 2,
-    "tpx/serving/frontends/http_infer.py": 1,
+    "tpx/serving/frontends/inference.py": 2,
     "tpx/serving/frontends/grpc_verbs.py": 2,
     "tpx/serving/frontends/grpc_reflection.py": 1,
-    "tpx/serving/frontends/grpc_infer.py": 2,
+    "tpx/serving/frontends/grpc_infer.py": 1,
     "tpx/serving/frontends/grpc_stream.py": 2,
     "tpx/serving/frontends/http_generate.py": 1,
     "tpx/serving/model.py": 1,

@@ -47,7 +47,7 @@ class Service:
     def _hold(self, call: ServerCall, message: Buffer) -> None:
         """Answer when the test says so."""
         self.messages.append(bytes(message))
-        call.when_gone(lambda: self.gone.append(call.id))
+        call.on_gone = lambda: self.gone.append(call.id)
         self.held.append(call)
 
     def _fail(self, call: ServerCall, message: Buffer) -> None:

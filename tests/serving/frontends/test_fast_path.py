@@ -1,6 +1,6 @@
 """Requests that the event loop computes as they come, past the scheduler: the same answers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,11 @@ import pytest
 
 from tests.serving.live import Live, eventually, floats, infer_message, outputs_of, serving
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
-from tpx.protocol.tensors import Tensor
+from tpx.errors import Cancelled
+from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.dataplane import UnscheduledPath
+from tpx.serving.frontends.inference import KnownHead, Replies
 from tpx.serving.request import InferRequest, RequestHead
 from tpx.serving.tracing.flags import trace_flag
 
@@ -169,6 +172,64 @@ def test_requests_with_different_heads_that_arrive_together_share_a_batch(live: 
     assert gathered(live, *arrays, apart=1) == [None] * 4
     after = inferences(live, "batched")
     assert [b - a for a, b in zip(before, after, strict=True)] == [4, 4, 1]
+
+
+class Waiting:
+    """Implements Exchange: a request, and the outputs or the error that it was answered with."""
+
+    def __init__(self) -> None:
+        self.on_gone: Callable[[], None] | None = None
+        self.answer: Future[list[bytes] | Exception] = Future()
+
+    def leave(self) -> None:
+        """What a connection does when its client leaves."""
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone()
+
+
+class WaitingHead(KnownHead[Waiting, list[bytes]]):
+    """A remembered head of requests that come from no connection."""
+
+    def answer(self, exchange: Waiting, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+        exchange.answer.set_result([bytes(data) for data in outputs])
+
+
+def test_a_gathered_request_whose_client_left_is_cancelled_on_the_regular_path(live: Live) -> None:
+    plane = live.server.plane
+    [served] = [served for served in plane.served() if served.name == "batched"]
+    cancelled = served.statistics.failures["CANCELED"]
+    replies: Replies[Waiting, list[bytes]] = Replies(
+        plane,
+        lambda _, outputs, __: [bytes(tensor.data) for tensor in outputs],
+        lambda waiting, outputs: waiting.answer.set_result(outputs),
+        lambda waiting, error: waiting.answer.set_result(error),
+        lambda waiting, error: waiting.answer.set_result(error),
+    )
+    data = floats([3, 1]).tobytes()
+
+    def gather() -> None:
+        """Send a request, whose client leaves, and one with another head, which ends the gathering."""
+        heads = []
+        for client in ("one", "other"):
+            tensors = [Tensor.from_numpy("x", floats([3, 1]))]
+            decoded = DecodedRequest(model_name="batched", default_binary=True, inputs=tensors)
+            decoded.parameters["client"] = client
+            heads.append(WaitingHead(plane.bind(decoded), replies, contiguous=True))
+        began = heads[0].start(leaves, data)
+        leaves.leave()
+        if not heads[1].start(stays, data):
+            replies.submit_late(stays, InferRequest(heads[1].head, [data], replies.reply, stays))
+        done.set_result(began)
+
+    eventually(lambda: None not in gathered(live, floats([3, 1])))
+    leaves, stays, done = Waiting(), Waiting(), Future[bool]()
+    stays.on_gone = lambda: None
+    live.loop.call_soon_threadsafe(gather)
+    assert done.result(20)
+    assert isinstance(leaves.answer.result(20), Cancelled)
+    assert stays.answer.result(20) == [floats([6, 2]).tobytes()]
+    assert served.statistics.failures["CANCELED"] == cancelled + 1
 
 
 def test_every_request_to_a_model_that_batches_gets_its_own_answer(live: Live) -> None:

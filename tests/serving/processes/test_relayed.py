@@ -57,10 +57,7 @@ class Call:
     def __init__(self, connection: object) -> None:
         self.connection = connection
         self.answers: list[bytes] = []
-        self.gone: Callable[[], None] = lambda: None
-
-    def when_gone(self, call_off: Callable[[], None]) -> None:
-        self.gone = call_off
+        self.on_gone: Callable[[], None] = lambda: None
 
     def respond(self, parts: list[Buffer]) -> None:
         self.answers.append(b"".join(parts))
@@ -109,7 +106,7 @@ def test_calls_of_a_connection_that_has_gone_do_not_reach_the_engine() -> None:
             relay(call, b"")
         begun = engine.total
         for call in calls:
-            call.gone()
+            call.on_gone()
         for _ in range(3):
             await asyncio.sleep(0)
         assert (engine.total, engine.asked) == (begun, [])

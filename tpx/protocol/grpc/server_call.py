@@ -65,8 +65,8 @@ class ServerCall(IncomingCall):
     """One call. Unary calls end with `respond` or `fail`; streaming calls with any number of `send`,
     then `finish` or `fail`.
 
-    Once the client is gone, responses are dropped and the callback of `when_gone` is called. While a
-    client does not read its responses, its DATA is `withheld` instead of processed.
+    Once the client is gone, responses are dropped and `on_gone` is called. While a client does not
+    read its responses, its DATA is `withheld` instead of processed.
     """
 
     __slots__ = (
@@ -74,7 +74,6 @@ class ServerCall(IncomingCall):
         "_ended",
         "_headers_sent",
         "_message",
-        "_on_gone",
         "_reserved",
         "_shared",
         "_sink",
@@ -84,6 +83,7 @@ class ServerCall(IncomingCall):
         "intake",
         "method",
         "on_answered",
+        "on_gone",
     )
 
     def __init__(
@@ -100,7 +100,8 @@ class ServerCall(IncomingCall):
         self._ended = ended
         self.head = head
         self.method = method
-        self._on_gone: Callable[[], None] | None = None
+        self.on_gone: Callable[[], None] | None = None
+        """Called when the client leaves before the response."""
         self.on_answered: Callable[[Status], None] | None = None
         """Called once with the status when a unary response begins or the call ends, even if unread."""
         self.began_ns = 0
@@ -123,10 +124,6 @@ class ServerCall(IncomingCall):
     def connection(self) -> object:
         """Object shared by all calls of the connection, as its identity."""
         return self._shared
-
-    def when_gone(self, call_off: Callable[[], None]) -> None:
-        """Set the callback for a client that leaves before the response; replaces the previous one."""
-        self._on_gone = call_off
 
     @property
     def peer(self) -> str:
@@ -263,7 +260,7 @@ class ServerCall(IncomingCall):
         self.we_ended = True
         self._notify_answered(Status.CANCELLED)
         self._release_resources()
-        on_gone, self._on_gone = self._on_gone, None
+        on_gone, self.on_gone = self.on_gone, None
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.gone()
@@ -311,9 +308,9 @@ class ServerCall(IncomingCall):
         """End the call with an error that its method did not raise, and cancel the work on it."""
         if not self.we_ended:
             # `fail` clears the callbacks as for a regular end, but here the method must be notified
-            on_gone, sink = self._on_gone, self._sink
+            on_gone, sink = self.on_gone, self._sink
             self.fail(status, why)
-            self._on_gone, self._sink = on_gone, sink
+            self.on_gone, self._sink = on_gone, sink
             self.gone()
 
     # writing: called by the method
@@ -423,7 +420,7 @@ class ServerCall(IncomingCall):
     def sent(self) -> None:
         """Finish after our last frame was written; a client that is still sending gets RST_STREAM."""
         self.we_ended = True
-        self._on_gone = self._sink = None
+        self.on_gone = self._sink = None
         if self._deadline is not None:
             self._cancel_deadline()
         if self.intake is not None or self.held:

@@ -1,11 +1,9 @@
 """Inference over gRPC.
 
-A client that repeats a request sends the same protobuf bytes in front of different tensors. The bytes
-before the tensors are decoded and validated once; later requests look them up, and the tensors are then
-cut out at known lengths.
+A remembered head is the protobuf bytes before the tensors, which are then cut out at known lengths.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -21,10 +19,11 @@ from tpx.protocol.v2_protobuf import (
     decode_infer_request,
     set_parameters,
 )
-from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, UnscheduledPath
+from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
-from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
+from tpx.serving.frontends.inference import KnownHead, Replies
+from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.repository.coordinator import NotLoaded
@@ -42,55 +41,39 @@ _NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 Reply = Callable[[InferRequest, InferResponse], None]
 
 
-class _KnownGrpcHead:
-    """A remembered message head: its decoded form, and the bytes expected before each tensor.
+class _KnownGrpcHead(KnownHead[ServerCall, list[Buffer]]):
+    """A remembered message head, and the bytes expected before each tensor of requests and responses."""
 
-    Implements RemoteAnswers.
-    """
+    __slots__ = ("_outputs", "_starts", "frames", "size")
 
-    __slots__ = ("_bound", "_reply", "_starts", "fast", "frames", "head", "remote", "size")
-
-    def __init__(
-        self, head: RequestHead, fast: UnscheduledPath | None, remote: RemotePath | None, reply: Reply
-    ) -> None:
-        self.head = head
-        self.fast = fast
-        """Fast path for requests with this head; like `remote` only for a single input tensor."""
-        self.remote = remote
-        self._reply = reply
-        self._bound: object = None
+    def __init__(self, head: RequestHead, replies: Replies[ServerCall, list[Buffer]]) -> None:
+        plain = head.shared is None
+        super().__init__(head, replies, contiguous=plain and len(head.inputs) == 1)
+        self._outputs: object = None
+        """Identity of the shapes that `_starts` belongs to."""
         self._starts: list[bytes] = []
-        if head.shared is not None:
-            self.frames, self.size = [], 0
-            return
-        self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
-        self.size = sum(len(frame) for frame in self.frames) + head.total_size
+        self.frames: list[bytes] = []
+        self.size = 0
+        if plain:
+            self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
+            self.size = sum(len(frame) for frame in self.frames) + head.total_size
 
-    def answer(self, fast: UnscheduledPath, outputs: list[bytes]) -> list[Buffer]:
-        """Return the response for outputs computed on the fast path."""
-        if not self._starts:
-            self._starts = _render_starts(self.head, fast.outputs(), _NO_PARAMETERS)
-        parts: list[Buffer] = []
-        for start, data in zip(self._starts, outputs, strict=True):
-            parts += (start, data)
-        return parts
-
-    def request(self, context: ServerCall) -> InferRequest:
-        """Return a request that was sent to another process."""
-        return InferRequest(self.head, [], self._reply, context)
+    def answer(self, exchange: ServerCall, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+        if self._outputs is not fast:
+            self._learn_outputs(fast, fast.outputs())
+        exchange.respond([part for pair in zip(self._starts, outputs, strict=True) for part in pair])
 
     def answered(self, context: ServerCall, response: RemoteResponse, payload: Buffer) -> None:
-        """Respond with the outputs in `payload`."""
-        if self._bound is not response:
-            self._bound = response
-            self._starts = _render_starts(self.head, response.tensors(payload), _NO_PARAMETERS)
+        if self._outputs is not response:
+            self._learn_outputs(response, response.tensors(payload))
         if len(self._starts) == 1:
             context.respond((self._starts[0], payload))
             return
-        outputs = response.tensors(payload)
-        context.respond(
-            [part for start, t in zip(self._starts, outputs, strict=True) for part in (start, t.data)]
-        )
+        outputs = [tensor.data for tensor in response.tensors(payload)]
+        context.respond([part for pair in zip(self._starts, outputs, strict=True) for part in pair])
+
+    def _learn_outputs(self, identity: object, outputs: list[Tensor]) -> None:
+        self._outputs, self._starts = identity, _render_starts(self.head, outputs, _NO_PARAMETERS)
 
 
 class GrpcInference:
@@ -98,6 +81,9 @@ class GrpcInference:
 
     def __init__(self, plane: InferencePlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
+        self._replies = Replies(
+            plane, encode_response, ServerCall.respond, fail, partial(fail_internally, what="ModelInfer")
+        )
         self._forwarding = forwarding
         self._heads: dict[bytes, _KnownGrpcHead] = {}
         self._sizes: list[int] = []  # lengths of recently remembered heads, to cut messages at for the lookup
@@ -121,12 +107,12 @@ class GrpcInference:
                 return
             if infer.head.model.decoupled:
                 raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-            call.when_gone(infer.cancel)
+            call.on_gone = infer.cancel
             if self._plane.tracer.on:
                 trace_grpc(self._plane.tracer, infer, call)
             self._plane.infer(infer)
         except Postponed as exc:
-            call.when_gone(exc.then(partial(self.serve, call, message, waits=waits), partial(fail, call)))
+            call.on_gone = exc.then(partial(self.serve, call, message, waits=waits), partial(fail, call))
         except NotLoaded as exc:
             if waits:
                 when_loaded(call, exc, partial(self.serve, call, message, decoded, waits=False))
@@ -135,7 +121,7 @@ class GrpcInference:
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(call, "ModelInfer", exc)
+            fail_internally(call, exc, "ModelInfer")
 
     def _build_or_answer(
         self, call: ServerCall, message: Buffer, decoded: DecodedRequest | None
@@ -144,10 +130,11 @@ class GrpcInference:
         if decoded is None and self._forwarding is None:
             found = self._find_known(message)
             if found is not None:
-                if self._start_fast(call, *found):
+                known, tensors = found
+                if known.quick and known.start(call, tensors[0]):
                     return None
-                return InferRequest(found[0].head, found[1], self._reply, call)
-        return self.request(message, call, self._reply, call, decoded)
+                return InferRequest(known.head, tensors, self._replies.reply, call)
+        return self.request(message, call, self._replies.reply, call, decoded)
 
     def request(
         self,
@@ -185,44 +172,6 @@ class GrpcInference:
         ):
             self._remember_head(bytes(message), head, call.method)
         return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
-
-    def _start_fast(self, call: ServerCall, known: _KnownGrpcHead, tensors: list[Buffer]) -> bool:
-        """Answer a request on the fast path, or send it on the remote one. Return False if neither is
-        possible.
-        """
-        fast, remote, plane = known.fast, known.remote, self._plane
-        if (fast is None and remote is None) or plane.stopping or plane.tracer.on:
-            return False
-        if remote is not None:
-            call_off = remote.send(tensors[0], known, call)
-            if call_off is not None:
-                call.when_gone(call_off)
-            return call_off is not None
-        assert fast is not None
-        if fast.gathers:
-            return fast.gather(tensors[0], partial(self._reply_gathered, call, known, fast, tensors))
-        outputs = fast.compute_one(tensors[0])
-        if outputs is not None:
-            call.respond(known.answer(fast, outputs))
-        return outputs is not None
-
-    def _reply_gathered(
-        self,
-        call: ServerCall,
-        known: _KnownGrpcHead,
-        fast: UnscheduledPath,
-        tensors: list[Buffer],
-        outputs: list[bytes] | None,
-    ) -> None:
-        if outputs is not None:
-            call.respond(known.answer(fast, outputs))
-            return
-        infer = InferRequest(known.head, tensors, self._reply, call)
-        call.when_gone(infer.cancel)
-        try:
-            self._plane.infer(infer)
-        except TpxError as exc:
-            fail(call, exc)
 
     def _decode_request(self, message: Buffer) -> DecodedRequest:
         """Decode a message. Raises Postponed if it has explicit contents that take long to decode."""
@@ -263,46 +212,19 @@ class GrpcInference:
     def _remember_head(self, start: bytes, head: RequestHead, method: Method) -> None:
         if len(self._heads) >= _REMEMBERED_HEADS:
             self._heads.clear()
-        plain = len(head.inputs) == 1 and head.shared is None
-        plane = self._plane
-        known = self._heads[start] = _KnownGrpcHead(
-            head,
-            plane.fast_path(head) if plain else None,
-            plane.remote_path(head) if plain else None,
-            self._reply,
-        )
+        known = self._heads[start] = _KnownGrpcHead(head, self._replies)
         size = len(start)
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]
         if known.frames:
             method.tensor_offset = size + len(known.frames[0])
 
-    def _reply(self, infer: InferRequest, response: InferResponse) -> None:
-        call: ServerCall = infer.context
-        if response.error is not None:
-            fail(call, response.error)
-            return
-        parameters = response.parameters or _NO_PARAMETERS
-        if infer.head.converted and takes_long(infer.head, response.outputs):
-            work = partial(encode_response, infer, response.outputs, parameters)
-            self._plane.offload.encode(work, call.respond, partial(fail, call))
-            return
-        try:
-            parts = encode_response(infer, response.outputs, parameters)
-        except TpxError as exc:
-            fail(call, exc)
-            return
-        except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(call, "encoding an answer", exc)
-            return
-        call.respond(parts)
-
 
 def encode_response(
-    infer: InferRequest, outputs: list[Tensor], parameters: Mapping[str, Parameter] = _NO_PARAMETERS
+    infer: InferRequest, outputs: list[Tensor], parameters: Mapping[str, Parameter] | None = None
 ) -> list[Buffer]:
     """Return a ModelInferResponse in parts, without copying the tensors."""
-    head = infer.head
+    head, parameters = infer.head, parameters or _NO_PARAMETERS
     if head.placed:
         outputs = put_into_place(outputs, infer)
     key = rendering_key("grpc", outputs, parameters)

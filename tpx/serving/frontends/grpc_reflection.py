@@ -47,7 +47,7 @@ class _Questions:
         try:
             data = _make_response(request, self._services).SerializeToString()
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(self._call, "ServerReflectionInfo", exc)
+            fail_internally(self._call, exc, "ServerReflectionInfo")
             return
         self._call.send((data,), len(data))
 

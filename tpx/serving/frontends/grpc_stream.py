@@ -345,7 +345,7 @@ class _InferStream:
 
     def _abort_stream(self, error: Exception) -> None:
         self.gone()
-        fail_internally(self._call, "ModelStreamInfer", error)
+        fail_internally(self._call, error, "ModelStreamInfer")
 
 
 def _do_nothing() -> None:

@@ -29,7 +29,7 @@ def answer(call: ServerCall, message: Message | bytes) -> None:
 def when_loaded(call: ServerCall, absent: NotLoaded, work: Callable[[], None]) -> None:
     """Run `work`, which must always answer, once a model is loaded; fail the call if the load fails."""
     try:
-        call.when_gone(absent.then(work, partial(fail, call)))
+        call.on_gone = absent.then(work, partial(fail, call))
     except TpxError as exc:
         fail(call, exc)
 
@@ -39,7 +39,7 @@ def fail(call: ServerCall, error: TpxError) -> None:
     call.fail(from_code(error.code), error.message)
 
 
-def fail_internally(call: ServerCall, what: str, error: Exception) -> None:
+def fail_internally(call: ServerCall, error: Exception, what: str) -> None:
     """Answer an internal error. The traceback is logged; the client only learns that the server failed."""
     log.error("%s failed", what, exc_info=error)
     call.fail(Status.INTERNAL, "internal error: see the log of the server")
@@ -84,7 +84,7 @@ def rpc(name: str, category: Category, verb: Verb) -> Rpc:
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(call, name, exc)
+            fail_internally(call, exc, name)
 
     return Rpc(category=category, method=Method(SERVICE + name, unary=serve))
 
@@ -114,7 +114,7 @@ def rpc_later(
         except TpxError as exc:
             fail(call, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
-            fail_internally(call, name, exc)
+            fail_internally(call, exc, name)
 
     def serve(call: ServerCall, message: Buffer) -> None:
         try:

@@ -1,19 +1,17 @@
 """Inference over HTTP.
 
-A client that repeats a request sends the same JSON head in front of different tensors. A head is
-decoded and validated once; later requests look it up by its bytes, and the tensors behind it are cut
-out by the sizes it gives.
+A request is a JSON head, and the tensors behind it, which are cut out by the sizes that it gives.
 """
 
 import math
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 
 import orjson
 
-from tpx.errors import InvalidRequest, TpxError, Unsupported
+from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol.compression import ENCODINGS, Inflater, inflate_if_short
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.http1.head import HttpHead
@@ -22,7 +20,7 @@ from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import InferencePlane, RemotePath, RemoteResponse, UnscheduledPath
+from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_verbs import (
     MODEL,
@@ -35,12 +33,12 @@ from tpx.serving.frontends.http_verbs import (
     of_model,
     when_done,
 )
-from tpx.serving.frontends.outputs import put_into_place, takes_long, with_classes
+from tpx.serving.frontends.inference import KnownHead, Replies, cut_tensors
+from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.request import (
     InferRequest,
-    InferResponse,
     RequestHead,
     rendering_key,
     with_request_id,
@@ -50,48 +48,32 @@ from tpx.serving.signature import Signature
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 _HOLE = b"\0"  # never occurs in JSON text: escaped in strings
 _WHOLE_BELOW_BYTES = 16 << 10
-_Reply = Callable[[InferRequest, InferResponse], None]
+_Answer = tuple[bytes, list[Buffer]]
+"""Headers and body of a response."""
 _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
-class _KnownHttpHead:
-    """A remembered JSON head, the fast path for its requests, and the constant start of their responses.
+class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
+    """A remembered JSON head, and the constant start of the responses to its requests."""
 
-    Implements RemoteAnswers.
-    """
+    __slots__ = ("_headers", "_outputs", "_start", "_whole")
 
-    __slots__ = (
-        "_headers", "_outputs", "_reply", "_start", "_whole", "fast", "head", "quick", "remote",
-    )  # fmt: skip
-
-    def __init__(
-        self, head: RequestHead, fast: UnscheduledPath | None, remote: RemotePath | None, reply: _Reply
-    ) -> None:
-        self.head = head
-        self.fast = fast
-        self.remote = remote
-        self.quick = fast is not None or remote is not None
-        self._reply = reply
+    def __init__(self, head: RequestHead, replies: Replies[HttpRequest, _Answer]) -> None:
+        super().__init__(head, replies, contiguous=head.shared is None)
         self._outputs: object = None
         """Identity of the shapes that the constant parts belong to."""
         self._headers = self._start = self._whole = b""
 
-    def request(self, context: HttpRequest) -> InferRequest:
-        """Return a request that was sent to another process."""
-        return InferRequest(self.head, [], self._reply, context)
-
     def answered(self, context: HttpRequest, response: RemoteResponse, payload: Buffer) -> None:
-        """Respond with the outputs in `payload`."""
         if self._outputs is not response:
             self._learn_outputs(context, response, response.tensors(payload))
         self._send_outputs(context, payload)
 
-    def answer(self, request: HttpRequest, fast: UnscheduledPath, outputs: list[bytes]) -> None:
-        """Respond with outputs computed on the fast path."""
+    def answer(self, exchange: HttpRequest, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
         if self._outputs is not fast:
-            self._learn_outputs(request, fast, fast.outputs())
-        self._send_outputs(request, *outputs)
+            self._learn_outputs(exchange, fast, fast.outputs())
+        self._send_outputs(exchange, *outputs)
 
     def _learn_outputs(self, request: HttpRequest, identity: object, outputs: list[Tensor]) -> None:
         """Render the constant parts of responses with outputs of these shapes."""
@@ -140,6 +122,7 @@ class HttpInference:
         forwarding: HeaderForwarding | None = None,
     ) -> None:
         self._plane = plane
+        self._replies = Replies(plane, _encode, _respond, answer_error, answer_failure)
         self._inflater = inflater
         self._max_input_bytes = max_input_bytes
         self.forwarding = forwarding
@@ -178,7 +161,7 @@ class HttpInference:
         if decoded is None and (size or route.remembers_all):
             known = route.heads.get(bytes(body[:size] if size else body))
             if known is not None:
-                if known.quick and self._start_fast(request, known, body[size:]):
+                if known.quick and known.start(request, body[size:]):
                     return
                 infer = self._build_known_request(request, known.head, body, size or len(body))
         if infer is None:
@@ -201,55 +184,16 @@ class HttpInference:
         """Continue with a request that was decoded, or read from shared memory, in another thread."""
         attempt(request, partial(self._compute, request, route, body, decoded))
 
-    def _start_fast(self, request: HttpRequest, known: _KnownHttpHead, tensors: Buffer) -> bool:
-        """Answer a request on the fast path, or send it on the remote one. Return False if neither is
-        possible.
-        """
-        fast, remote, plane = known.fast, known.remote, self._plane
-        if len(tensors) != known.head.total_size or plane.stopping or plane.tracer.on:
-            return False
-        if fast is not None:
-            if fast.gathers:
-                return fast.gather(tensors, partial(self._reply_gathered, request, known, fast, tensors))
-            outputs = fast.compute_one(tensors)
-            if outputs is not None:
-                known.answer(request, fast, outputs)
-            return outputs is not None
-        if remote is not None:
-            request.on_gone = remote.send(tensors, known, request)
-        return request.on_gone is not None
-
-    def _reply_gathered(
-        self,
-        request: HttpRequest,
-        known: _KnownHttpHead,
-        fast: UnscheduledPath,
-        tensors: Buffer,
-        outputs: list[bytes] | None,
-    ) -> None:
-        if outputs is not None:
-            known.answer(request, fast, outputs)
-            return
-        infer = self._build_known_request(request, known.head, tensors, 0)
-        assert infer is not None  # the size was checked
-        request.on_gone = infer.cancel
-        attempt(request, partial(self._plane.infer, infer))
-
     def _build_known_request(
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
     ) -> InferRequest | None:
         """Return the request with a remembered head, or None if its body has not the expected length."""
         if head.shared is not None:
             shared = head.shared.again(head) if len(body) == size else None
-            return None if shared is None else InferRequest(head, shared, self._reply, request)
+            return None if shared is None else InferRequest(head, shared, self._replies.reply, request)
         if len(body) != size + head.total_size:
             return None
-        view = memoryview(body)
-        buffers: list[Buffer] = []
-        for bound in head.inputs:
-            buffers.append(view[size : size + bound.size])
-            size += bound.size
-        return InferRequest(head, buffers, self._reply, request)
+        return InferRequest(head, cut_tensors(head, body, size), self._replies.reply, request)
 
     def _decode_request(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
         """Decode a request. Raises Postponed for JSON that takes long to parse."""
@@ -284,41 +228,17 @@ class HttpInference:
         elif head.shared is not None and len(body) <= _REMEMBERED_HEAD_BYTES and not head.request_id:
             self._remember_head(route, bytes(body), head)
             route.remembers_all = True
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, request)
+        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._replies.reply, request)
 
     def _remember_head(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
-        plane, plain = self._plane, head.shared is None
-        route.heads[start] = _KnownHttpHead(
-            head,
-            plane.fast_path(head) if plain else None,
-            plane.remote_path(head) if plain else None,
-            self._reply,
-        )
+        route.heads[start] = _KnownHttpHead(head, self._replies)
         self._remembered_heads.append((route, start))
         if len(self._remembered_heads) > _REMEMBERED_HEADS:
             oldest, forgotten = self._remembered_heads.popleft()
             oldest.heads.pop(forgotten, None)
 
-    def _reply(self, infer: InferRequest, response: InferResponse) -> None:
-        request: HttpRequest = infer.context
-        if response.error is not None:
-            answer_error(request, response.error)
-        elif infer.head.converted and takes_long(infer.head, response.outputs):
-            work = partial(_encode, infer, response.outputs, response.parameters)
-            respond, fail = partial(_respond, request), partial(answer_error, request)
-            self._plane.offload.encode(work, respond, fail)
-        else:
-            try:
-                answer = _encode(infer, response.outputs, response.parameters)
-            except TpxError as exc:
-                answer_error(request, exc)
-            except Exception as exc:  # noqa: BLE001 (one request's boundary)
-                answer_failure(request, exc)
-            else:
-                _respond(request, answer)
 
-
-def _respond(request: HttpRequest, answer: tuple[bytes, list[Buffer]]) -> None:
+def _respond(request: HttpRequest, answer: _Answer) -> None:
     headers, parts = answer
     route: InferRoute = request.head.memo
     if route.response_encoding:
@@ -341,9 +261,7 @@ def _parse_head_size(value: bytes | None) -> int | None:
     return int(text)
 
 
-def _encode(
-    infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Parameter] | None
-) -> tuple[bytes, list[Buffer]]:
+def _encode(infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Parameter] | None) -> _Answer:
     """Return headers and body of a response. The constant parts for outputs of these shapes are cached:
     the JSON head of binary tensors, or the pieces of JSON between the data.
     """

@@ -86,7 +86,7 @@ class VerbRelay:
             leave = partial(self._connections.pop, call.connection, None)
             verbs = self._connections[call.connection] = _ConnectionVerbs(self._engine, leave)
         verb = _Verb(call, message)
-        call.when_gone(verb.call_off)
+        call.on_gone = verb.call_off
         verbs.add(verb)
 
 
@@ -185,42 +185,46 @@ class Answering(Protocol):
     def when_gone(self, number: int, call_off: Callable[[], None]) -> None: ...
 
 
-class RelayedRequest:
-    """A relayed HTTP request in the engine, with the interface of HttpRequest; answered at once or later."""
+class _Relayed:
+    """A relayed request in the engine, answered at once or later."""
+
+    def __init__(self, peer: Answering, number: int) -> None:
+        self._peer = peer
+        self._number = number
+        self._on_gone: Callable[[], None] | None = None
+
+    @property
+    def on_gone(self) -> Callable[[], None] | None:
+        return self._on_gone
+
+    @on_gone.setter
+    def on_gone(self, call_off: Callable[[], None] | None) -> None:
+        self._on_gone = call_off
+        if call_off is not None:
+            self._peer.when_gone(self._number, call_off)
+
+
+class RelayedRequest(_Relayed):
+    """A relayed HTTP request, with the interface of HttpRequest."""
 
     def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
+        super().__init__(peer, frame.number)
         asked = wire.decode(wire.RelayedHead, frame.meta)
         self.head = HttpHead()
         self.head.method, self.head.path = asked.method, asked.path
         self.body: Buffer = frame.payload
-        self._peer = peer
-        self._number = frame.number
-
-    @property
-    def on_gone(self) -> Callable[[], None] | None:
-        return None
-
-    @on_gone.setter
-    def on_gone(self, call_off: Callable[[], None] | None) -> None:
-        if call_off is not None:
-            self._peer.when_gone(self._number, call_off)
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
         """Answer like HttpRequest.respond."""
         self._peer.answer(self._number, 0, wire.encode(wire.HttpAnswer(status, headers)), parts)
 
 
-class RelayedCall:
-    """A relayed unary gRPC call in the engine, with the interface of ServerCall."""
+class RelayedCall(_Relayed):
+    """A relayed unary gRPC call, with the interface of ServerCall."""
 
     def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
+        super().__init__(peer, frame.number)
         self.path = wire.decode(wire.GrpcCall, frame.meta).path
-        self._peer = peer
-        self._number = frame.number
-
-    def when_gone(self, call_off: Callable[[], None]) -> None:
-        """Register a callback like ServerCall.when_gone."""
-        self._peer.when_gone(self._number, call_off)
 
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Answer like ServerCall.respond."""
