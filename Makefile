@@ -163,6 +163,7 @@ schema: $(VENV)/.test
 
 # source, tests and the wheels that such a machine lacks; there: gpu-kit/run.sh all
 gpu-kit: $(VENV)/.made
+	@tools/system_packages.sh wrk nghttp2-client
 	$(BIN)/python -m tools.gpu_kit.pack
 
 dist: $(VENV)/.made

@@ -8,9 +8,12 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import Any, Literal
 
 from benchmarks.clients.load_tools import Load, tpx_perf
 from benchmarks.models import Model, Served, Tensor
@@ -27,9 +30,14 @@ SHOWN = ("throughput", "p50_us", "p99_us", "server_cpu_us", "failed")
 DIRECT_S = 120.0
 LARGE = 150_000
 """Elements of FP32: 600 KB."""
-MODEL = Model(
-    name="resnet", inputs=(Tensor(name="x", dims=(3, 224, 224)),), outputs=(Tensor(name="y", dims=(1000,)),)
-)
+MODELS = {
+    datatype: Model(
+        name=f"resnet_{datatype}",
+        inputs=(Tensor(name="x", dims=(3, 224, 224)),),
+        outputs=(Tensor(name="y", dims=(1000,)),),
+    )
+    for datatype in ("FP32", "FP16", "BF16")
+}
 COPY = Model(
     name="copy", inputs=(Tensor(name="x", dims=(LARGE,)),), outputs=(Tensor(name="y", dims=(LARGE,)),)
 )
@@ -79,52 +87,43 @@ def run(setting: Setting) -> list[Cell]:
         scale = CPU
     else:
         raise MeasurementError("no GPU that PyTorch can use")
-    cells = []
+    repository = setting.work / "gpu_models"
+    shutil.rmtree(repository, ignore_errors=True)
     for datatype in scale.datatypes:
-        repository = _resnet_repository(setting.work / f"gpu_{datatype}", datatype, scale)
-        for rows in scale.batches:
-            name = f"resnet {datatype} batch {rows}"
-            flags = (
-                "-b",
-                str(rows),
-                "--shared-memory",
-                scale.shared,
-                "--output-shared-memory-size",
-                "1000000",
-            )
-            for concurrency in (1, 4):
-                cell = f"{name} c={concurrency}"
-                sides = {
-                    "tpx": partial(_served, setting, repository, MODEL, "grpc", concurrency, flags),
-                    "direct": partial(_direct, setting, repository, scale, rows),
-                }
-                if setting.wants(cell):
-                    cells.append(compare(NAME, cell, sides, setting.rounds))
-    cells += _large(setting, scale)
-    return cells
+        _write_resnet(repository, datatype, scale)
+    _write_copy(repository, scale)
+    with Server(launch("tpx", repository, setting.peers), setting.work) as server:
+        names = [MODELS[datatype].name for datatype in scale.datatypes]
+        server.wait_until_ready([*names, COPY.name])
+        return [*_resnets(setting, server, repository, scale), *_large(setting, server, scale)]
 
 
-def _large(setting: Setting, scale: Scale) -> list[Cell]:
-    repository = _copy_repository(setting.work / "gpu_copy", scale)
-    ways = {
-        "http": (),
-        "grpc": (),
-        "system": ("--shared-memory", "system"),
-        "cuda": ("--shared-memory", "cuda"),
-    }
-    cells = []
-    for way, flags in ways.items():
-        if way == "cuda" and scale.shared != "cuda":
-            continue
-        protocol = "http" if way == "http" else "grpc"
-        more = (*flags, "--output-shared-memory-size", str(4 * LARGE)) if flags else ()
-        for concurrency in (1, 4):
-            sides = {"tpx": partial(_served, setting, repository, COPY, protocol, concurrency, more)}
-            cells.append(compare(NAME, f"600 KB {way} c={concurrency}", sides, setting.rounds))
-    return cells
+def _resnets(setting: Setting, server: Server, repository: Path, scale: Scale) -> Iterator[Cell]:
+    shared = ("--shared-memory", scale.shared, "--output-shared-memory-size", "1000000")
+    for datatype, rows, concurrency in product(scale.datatypes, scale.batches, (1, 4)):
+        cell = f"resnet {datatype} batch {rows} c={concurrency}"
+        model, flags = MODELS[datatype], ("-b", str(rows), *shared)
+        sides = {
+            "tpx": partial(_served, setting, server, model, "grpc", concurrency, flags),
+            "direct": partial(_direct, setting, repository / model.name, scale, rows),
+        }
+        if setting.wants(cell):
+            yield compare(NAME, cell, sides, setting.rounds)
 
 
-def _resnet_repository(folder: Path, datatype: str, scale: Scale) -> Path:
+def _large(setting: Setting, server: Server, scale: Scale) -> Iterator[Cell]:
+    ways: dict[str, tuple[str, ...]] = {"http": (), "grpc": ()}
+    for shared in dict.fromkeys(("system", scale.shared)):
+        ways[shared] = ("--shared-memory", shared, "--output-shared-memory-size", str(4 * LARGE))
+    for (way, flags), concurrency in product(ways.items(), (1, 4)):
+        protocol: Literal["http", "grpc"] = "http" if way == "http" else "grpc"
+        cell = f"600 KB {way} c={concurrency}"
+        sides = {"tpx": partial(_served, setting, server, COPY, protocol, concurrency, flags)}
+        if setting.wants(cell):
+            yield compare(NAME, cell, sides, setting.rounds)
+
+
+def _write_resnet(repository: Path, datatype: str, scale: Scale) -> None:
     import torch
 
     torch.manual_seed(0)
@@ -135,42 +134,43 @@ def _resnet_repository(folder: Path, datatype: str, scale: Scale) -> Path:
         rows=64, type=f"TYPE_{datatype}", dims=f"3, {scale.side}, {scale.side}", out=1000, kind=scale.kind
     )
     with torch.inference_mode():
-        return _written(folder, MODEL.name, config, torch.jit.trace(network, example))
+        _write(repository / MODELS[datatype].name, config, torch.jit.trace(network, example))
 
 
-def _copy_repository(folder: Path, scale: Scale) -> Path:
+def _write_copy(repository: Path, scale: Scale) -> None:
     import torch
 
     config = IO.format(rows=1, type="TYPE_FP32", dims=LARGE, out=LARGE, kind=scale.kind)
     program = torch.jit.trace(lambda x: x + 1, torch.zeros(1, LARGE, device=scale.device))
-    return _written(folder, COPY.name, config, program)
+    _write(repository / COPY.name, config, program)
 
 
-def _written(folder: Path, name: str, config: str, program: object) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / name / "1").mkdir(parents=True)
-    (folder / name / "config.pbtxt").write_text(config, encoding="utf-8")
-    program.save(str(folder / name / "1" / "model.pt"))  # type: ignore[attr-defined]
-    return folder
+def _write(folder: Path, config: str, program: Any) -> None:
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(config, encoding="utf-8")
+    program.save(str(folder / "1" / "model.pt"))
 
 
 def _served(
-    setting: Setting, repository: Path, model: Model, protocol: str, concurrency: int, flags: tuple[str, ...]
+    setting: Setting,
+    server: Server,
+    model: Model,
+    protocol: Literal["http", "grpc"],
+    concurrency: int,
+    flags: tuple[str, ...],
 ) -> Sample:
-    with Server(launch("tpx", repository, setting.peers), setting.work) as server:
-        server.wait_until_ready([model.name])
-        load = Load(
-            server=server,
-            served=Served(model=model),
-            protocol="http" if protocol == "http" else "grpc",
-            seconds=setting.seconds,
-            concurrency=concurrency,
-        )
-        return tpx_perf(setting.work, *flags).measure(load, setting.work)
+    load = Load(
+        server=server,
+        served=Served(model=model),
+        protocol=protocol,
+        seconds=setting.seconds,
+        concurrency=concurrency,
+    )
+    return tpx_perf(setting.work, *flags).measure(load, setting.work)
 
 
-def _direct(setting: Setting, repository: Path, scale: Scale, rows: int) -> Sample:
-    archive = repository / MODEL.name / "1" / "model.pt"
+def _direct(setting: Setting, folder: Path, scale: Scale, rows: int) -> Sample:
+    archive = folder / "1" / "model.pt"
     program = (sys.executable, "-m", "benchmarks.runtimes.resnet")
     arguments = (str(archive), scale.device, str(rows), str(scale.side), str(setting.seconds))
     with Process((*program, *arguments), setting.work / "gpu_direct.log") as process:

@@ -1,4 +1,4 @@
-"""The same small requests to servers with no, 1, 2, 4 and 8 frontends in processes of their own."""
+"""The same small requests to servers with up to 12 frontends in processes of their own."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +17,9 @@ NAME = "scaling"
 TITLE = "Frontends in processes of their own"
 SHOWN = ("throughput", "p50_us", "p99_us", "server_cpu_us", "failed")
 WARM_UP_S = 1
-FRONTENDS = (0, 1, 2, 4, 8)
+FRONTENDS = (0, 1, 2, 4, 8, 12)
+CONNECTIONS = 64
+"""Over gRPC. A connection belongs to one frontend, so that there must be several for each."""
 SMALL, BATCHED, LARGE = (
     Served(model=IDENTITY),
     Served(model=IDENTITY, dynamic_batching=True),
@@ -40,7 +42,7 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """Small requests alone and under load, batched, and large ones."""
-    for concurrency in (1, 16, 64):
+    for concurrency in (1, 16, 64, 256):
         yield Case(served=SMALL, protocol="http", concurrency=concurrency)
         yield Case(served=SMALL, protocol="grpc", concurrency=concurrency)
     yield Case(served=BATCHED, protocol="http", concurrency=64)
@@ -49,14 +51,14 @@ def cases() -> Iterator[Case]:
 
 def run(setting: Setting) -> list[Cell]:
     """Every case, all servers up meanwhile; as many frontends as there are processors, and one more step."""
-    clients = LightClients(setting.peers, setting.work)
-    most = 2 * len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
+    clients = LightClients(setting.peers, setting.work, CONNECTIONS, max(1, cores // 4))
     repository = setting.models.repository("tpx", (SMALL, BATCHED, LARGE))
     cells = []
     with ExitStack() as running:
         servers: dict[str, Server] = {}
         for count in FRONTENDS:
-            if count <= most:
+            if count <= 2 * cores:
                 command = launch("tpx", repository, setting.peers, f"--frontends={count}")
                 server = running.enter_context(Server(command, setting.work))
                 server.wait_until_ready([served.name for served in (SMALL, BATCHED, LARGE)])

@@ -43,8 +43,11 @@ class LightClients:
     Scripts and logs are written into `directory`.
     """
 
-    def __init__(self, peers: Peers, directory: Path) -> None:
+    def __init__(self, peers: Peers, directory: Path, connections: int = 1, threads: int = 1) -> None:
+        """Send over at most `connections` gRPC connections, which share what is in flight, from `threads`."""
         self._peers = peers
+        self._connections = connections
+        self._threads = threads
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
 
@@ -79,7 +82,7 @@ class LightClients:
         script.write_text("\n".join(lines), encoding="utf-8")
         argv = [
             self._peers.tool("wrk"),
-            "-t1",
+            f"-t{min(self._threads, concurrency)}",
             f"-c{concurrency}",
             f"-d{seconds}s",
             "--latency",
@@ -104,7 +107,9 @@ class LightClients:
         body, log = self._directory / "h2load.body", self._directory / "h2load.log"
         body.write_bytes(request.body)
         log.unlink(missing_ok=True)
-        argv = [self._peers.tool("h2load"), "-c1", f"-m{concurrency}", f"-D{seconds}", f"-d{body}"]
+        connections = min(self._connections, concurrency)
+        argv = [self._peers.tool("h2load"), f"-D{seconds}", f"-d{body}", f"-c{connections}"]
+        argv += [f"-m{concurrency // connections}", f"-t{min(self._threads, connections)}"]
         argv += [word for name, value in request.headers.items() for word in ("-H", f"{name}: {value}")]
         # a line for each request costs the client; with one in flight there is time for it
         argv += [f"--log-file={log}"] if concurrency == 1 else []

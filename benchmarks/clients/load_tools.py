@@ -26,7 +26,7 @@ from tpx.errors import MeasurementError
 
 WINDOWS = 3
 """As few as both tools decide by."""
-ANY_SPREAD = "900"
+ANY_SPREAD = "99999"
 """Percent between windows: a sample is taken as it comes, the median of rounds deals with the spread."""
 SETTLE_S = 1.0
 """From the start of the program until its load surely runs."""
@@ -80,13 +80,16 @@ class Tool:
     """Takes the program's output."""
     favoured: bool = False
     """Its main thread is given priority over the workers that it has made."""
+    memory_bytes: int | None = None
+    """Limit of its address space; None where it maps a GPU's memory, which takes more than any limit."""
 
     def measure(self, load: Load, work: Path) -> Sample:
         """Run it once. Raises MeasurementError where it fails, or its output has no figures."""
         before_s = _children_cpu_s()
         with Process([*self.argv, *load.flags()], work / "tool.log", env=self.env) as process:
-            with suppress(OSError):
-                resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+            if self.memory_bytes is not None:
+                with suppress(OSError):
+                    resource.prlimit(process.pid, resource.RLIMIT_AS, (self.memory_bytes, self.memory_bytes))
             sleep(SETTLE_S / 2)
             if self.favoured:
                 with suppress(OSError):
@@ -135,6 +138,7 @@ def perf_analyzer(peers: Peers) -> Tool:
         env=peers.perf_analyzer_env(),
         read=_read_perf_analyzer,
         favoured=True,
+        memory_bytes=MEMORY_BYTES,
     )
 
 

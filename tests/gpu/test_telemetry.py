@@ -4,11 +4,15 @@ import csv
 import re
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.gpu import networks
 from tests.gpu.conftest import Device, GpuServer, write_model
@@ -18,6 +22,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings(QUIET_JIT)]
 
 Serve = Callable[..., GpuServer]
 MEMORY_TOLERANCE = 0.05
+UTILIZATION_S = 20.0
+"""By when a GPU that computes all the while is told as busy: it is sampled about once a second."""
 
 
 def repository(folder: Path, device: Device) -> Path:
@@ -42,23 +48,54 @@ def metric(page: str, name: str) -> float:
     return float(found[1])
 
 
+def nvidia_smi(*figures: str) -> list[float]:
+    """The first GPU's figures, by nvidia-smi's names."""
+    words = ["nvidia-smi", "-i", "0", f"--query-gpu={','.join(figures)}", "--format=csv,noheader,nounits"]
+    return [float(each) for each in subprocess.check_output(words, text=True).split(",")]
+
+
+def metrics_page(server: GpuServer) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
+        page: str = answer.read().decode()
+    return page
+
+
+@contextmanager
+def busy_gpu(device: Device) -> Iterator[None]:
+    """Multiply matrices on the GPU all the while."""
+    ended = threading.Event()
+
+    def multiply() -> None:
+        matrix = torch.ones(4096, 4096, device=device.name)
+        while not ended.is_set():
+            matrix @ matrix
+            torch.cuda.synchronize()
+
+    thread = threading.Thread(target=multiply)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_the_metrics_page_tells_what_nvidia_smi_tells(gpu: Device, serve: Serve, tmp_path: Path) -> None:
     server = serve(repository(tmp_path, gpu))
-    query = "--query-gpu=memory.used,memory.total,power.draw"
-    said = subprocess.run(
-        ["nvidia-smi", "-i", "0", query, "--format=csv,noheader,nounits"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    used, total, power = map(float, said.stdout.split(","))
-    with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
-        page = answer.read().decode()
+    with busy_gpu(gpu):
+        deadline = time.monotonic() + UTILIZATION_S
+        while metric(metrics_page(server), "nv_gpu_utilization") < 0.5 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        used, total, power, utilization = nvidia_smi(
+            "memory.used", "memory.total", "power.draw", "utilization.gpu"
+        )
+        page = metrics_page(server)
     room = MEMORY_TOLERANCE * total
     assert abs(metric(page, "nv_gpu_memory_total_bytes") / 2**20 - total) < room
     assert abs(metric(page, "nv_gpu_memory_used_bytes") / 2**20 - used) < room
-    assert metric(page, "nv_gpu_power_usage") > 0.2 * power
-    assert 0 <= metric(page, "nv_gpu_utilization") <= 1
+    assert 0.5 * power < metric(page, "nv_gpu_power_usage") < 2 * power
+    assert utilization > 50
+    assert metric(page, "nv_gpu_utilization") > 0.5
 
 
 def test_tpx_perf_has_gpu_columns(gpu: Device, serve: Serve, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ KIT = ROOT / "gpu-kit"
 LIMIT_BYTES = 64 << 20
 PYTHON = "3.12"
 PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64")
+CLIENTS = ("wrk", "h2load")
+OF_THE_SYSTEM = re.compile(r"(libc|libm|libdl|librt|libpthread|ld-linux-x86-64)\.so\.\d+$")
+"""Parts of glibc, which every machine has and which fit only its own loader."""
 SOURCE = ("tpx", "tests", "benchmarks", "pyproject.toml", "README.md", "docs", "LICENSE")
 
 
@@ -26,6 +29,8 @@ def main() -> None:
     (KIT / "wheels").mkdir(parents=True)
     _pack_source()
     _fetch_wheels()
+    for program in CLIENTS:
+        _pack_program(program)
     shutil.copy(ROOT / "tools/gpu_kit/run.py", KIT / "run.py")
     script = KIT / "run.sh"
     script.write_text(
@@ -63,6 +68,27 @@ def _fetch_wheels() -> None:
     for wheel in (KIT / "wheels").iterdir():
         if re.sub(r"[-_.]+", "-", wheel.name.split("-")[0]).lower() in PRESENT:
             wheel.unlink()
+
+
+def _pack_program(name: str) -> None:
+    """Copy a program with the libraries that it needs, behind a script that finds them."""
+    program = shutil.which(name)
+    if program is None:
+        sys.exit(f"{name} is not installed: apt-get install wrk nghttp2-client")
+    bin_, lib = KIT / "bin", KIT / "lib"
+    bin_.mkdir(exist_ok=True)
+    lib.mkdir(exist_ok=True)
+    shutil.copy(program, lib / name)
+    needed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    for library in re.findall(r"=> (/\S+)", needed):
+        if not OF_THE_SYSTEM.search(library):
+            shutil.copy(library, lib)
+    script = bin_ / name
+    script.write_text(
+        '#!/bin/sh\nlib="$(dirname "$0")/../lib"\n' + f'LD_LIBRARY_PATH="$lib" exec "$lib/{name}" "$@"\n',
+        encoding="utf-8",
+    )
+    script.chmod(0o755)
 
 
 if __name__ == "__main__":

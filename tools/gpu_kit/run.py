@@ -1,8 +1,9 @@
 """Prove tpx on this machine's GPU: run every test marked `gpu` and the GPU benches, and write what came out.
 
-    gpu-kit/run.sh [tests|bench|all] [--rehearse]
+    gpu-kit/run.sh [tests|bench|scaling|all] [--rehearse]
 
 Needs nothing but this folder and a Python with PyTorch: wheels that the machine lacks are unpacked beside it.
+`scaling` measures frontends in processes of their own. Each of the three takes at most nine minutes.
 Results are in $OUT, or in gpu-kit/out: results.json, results.md and a log for every step. `--rehearse` does
 on the CPU what it can, where there is no GPU.
 """
@@ -59,6 +60,7 @@ PRESENT = (
 )
 """What the machine has itself; wheels of these are not carried."""
 LARGE = ("onnxruntime-gpu", "tensorrt-cu13", "nvidia-dali-cuda120")
+BENCHES = {"bench": "gpu", "scaling": "scaling"}
 STEP_TIMEOUT_S = 540
 
 
@@ -67,20 +69,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", default="all", choices=("tests", "bench", "all"))
+    parser.add_argument("what", nargs="?", default="all", choices=("tests", *BENCHES, "all"))
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, where there is no GPU")
     given = parser.parse_args()
     out = Path(os.environ.get("OUT") or KIT / "out")
     out.mkdir(parents=True, exist_ok=True)
     site, source = _prepared(KIT / "work")
     env = {**os.environ, "PYTHONPATH": f"{source}:{site}", "PYTHONDONTWRITEBYTECODE": "1"}
+    env["PATH"] = f"{KIT / 'bin'}:{env.get('PATH', '')}"
     if given.rehearse:
         env["TPX_GPU_REHEARSAL"] = "1"
     results: dict[str, Any] = {"machine": _machine(env), "rehearsal": given.rehearse}
     if given.what in ("tests", "all"):
         results["tests"] = [_tested(file, source, out, env) for file in _gpu_tests(source)]
-    if given.what in ("bench", "all"):
-        results["bench"] = _benched(source, out, env)
+    results["benches"] = [
+        _run_bench(bench, source, out, env) for what, bench in BENCHES.items() if given.what in (what, "all")
+    ]
     (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     (out / "results.md").write_text(_markdown(results), encoding="utf-8")
     print(_markdown(results))
@@ -147,10 +151,10 @@ def _tested(file: str, source: Path, out: Path, env: dict[str, str]) -> dict[str
     return found
 
 
-def _benched(source: Path, out: Path, env: dict[str, str]) -> str:
-    """Run the GPU bench; returns its tables."""
-    words = [sys.executable, "-m", "benchmarks", "gpu", "--rounds", "3", "--seconds", "3"]
-    return _ran(words, out / "bench.log", source, env)
+def _run_bench(name: str, source: Path, out: Path, env: dict[str, str]) -> str:
+    """Run a bench; returns its tables."""
+    words = [sys.executable, "-m", "benchmarks", name, "--rounds", "2", "--seconds", "2"]
+    return _ran(words, out / f"{name}.log", source, env)
 
 
 def _ran(words: list[str], log: Path, source: Path, env: dict[str, str]) -> str:
@@ -227,8 +231,8 @@ def _markdown(results: dict[str, Any]) -> str:
             lines += [f"- FAILED {each['file']}: {each['error']}"] if each["error"] else []
             lines += [f"- FAILED {each['file']}::{name}: {why}" for name, why in each["failed"]]
             lines += [f"- skipped {each['file']}::{name}: {why}" for name, why in each["skipped"]]
-    if "bench" in results:
-        lines += ["", results["bench"].strip()]
+    for tables in results["benches"]:
+        lines += ["", tables.strip()]
     return "\n".join(lines) + "\n"
 
 
