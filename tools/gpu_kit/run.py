@@ -15,12 +15,14 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 import xml.etree.ElementTree as ElementTree
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -161,18 +163,16 @@ def _ran(words: list[str], log: Path, source: Path, env: dict[str, str]) -> str:
     """Run a step with its output in a log; returns the output."""
     began = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            words, cwd=source, env=env, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
-            subprocess.run(
-                words,
-                cwd=source,
-                env=env,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                timeout=STEP_TIMEOUT_S,
-                check=False,
-            )
+            process.wait(STEP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             file.write(f"\nended after {STEP_TIMEOUT_S} s\n")
+        with suppress(ProcessLookupError):  # and the servers that a step left behind
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     print(f"{time.monotonic() - began:6.1f} s  {' '.join(words[2:5])} {words[-1]}", flush=True)
     return log.read_text("utf-8", errors="replace")
 
