@@ -208,7 +208,8 @@ def test_an_unstable_winner_and_failed_trials_are_cautioned_against(replay: Repl
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.detail == "at concurrency 1, p99 10.0 ms, not stable"
     assert verdict.caution == (
-        "The best measurement did not become stable: drifts. 1 trial failed, with the reasons in the report."
+        "A measurement of the best did not become stable: drifts. "
+        "1 trial failed, with the reasons in the report."
     )
 
 

@@ -30,6 +30,8 @@ from tpx.serving.options import ServeConfig
 from tpx.serving.server import InferenceServer
 
 SERVICE = "/inference.GRPCInferenceService/"
+IDLE_S = 30.0
+"""By default the server closes a connection after 120 s without a request."""
 in_one_process = pytest.mark.skipif(
     FRONTENDS > 0, reason="looks at connections and logs, which frontends have in processes of their own"
 )
@@ -142,12 +144,15 @@ class Live:
     def http(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """One request on the connection of this thread."""
+        """One request on this thread's connection, or on a new one if it may have been closed as idle."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
             self._local.connection = connection
             self._connections.append(connection)
+        elif time.monotonic() - self._local.used > IDLE_S:
+            connection.close()
+        self._local.used = time.monotonic()
         connection.request(method, path, body or None, dict(headers or {}))
         response = connection.getresponse()
         return Answer(

@@ -225,7 +225,7 @@ class ModelVerdict:
             parts += self._describe_borderline(self.default, "misses")
         if not best.figures.stable:
             why = best.figures.note or "its windows differ"
-            parts.append(f"The best measurement did not become stable: {why.rstrip('.')}.")
+            parts.append(f"A measurement of the best did not become stable: {why.rstrip('.')}.")
         if self.run.failures:
             parts.append(f"{plural(len(self.run.failures), 'trial')} failed, with the reasons in the report.")
         return " ".join(parts)

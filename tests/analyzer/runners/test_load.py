@@ -96,7 +96,7 @@ def test_the_note_of_an_unstable_level_says_how_well_its_throughput_is_known() -
     estimates = Estimates(throughput=known, latency=(), batches=batches)
     level = replace(LEVEL, stable=False, verdict=Verdict.UNSTABLE, reason="moved", estimates=estimates)
     note = to_measurement(level, "m", LOAD).note
-    assert note.endswith("its throughput is known to \u00b130% only; try a longer --measurement-interval")
+    assert note.endswith("its throughput was known to \u00b130% only; try a longer --measurement-interval")
 
 
 def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:

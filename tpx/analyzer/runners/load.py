@@ -187,7 +187,7 @@ def _explain_doubt(level: LevelResult) -> str:
         return "" if level.stable else level.reason
     half = (found.high - found.low) / 2 / found.value
     return (
-        f"after {len(level.windows)} windows its throughput is known to \u00b1{half:.0%} only; try a longer "
+        f"after {len(level.windows)} windows its throughput was known to \u00b1{half:.0%} only; try a longer "
         "--measurement-interval"
     )
 
