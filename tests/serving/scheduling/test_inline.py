@@ -165,6 +165,16 @@ def test_lone_requests_that_wait_without_the_cpu_hold_up_the_loop_ever_more_rare
     assert counts == [16, 32, 64, 128]
 
 
+def test_lone_requests_that_are_preempted_now_and_then_stay_on_the_loop() -> None:
+    scene = Alone()
+    scene.until_here()
+    here = []
+    for _ in range(30):
+        here += [scene.request() for _ in range(100)]
+        scene.policy.measured_here(5 * LONE_NS, ROW)
+    assert here.count(True) > 0.6 * len(here)
+
+
 def test_no_lone_request_is_computed_on_the_loop_without_a_limit() -> None:
     never = LonePolicy(0, Arrivals())
     for _ in range(100):

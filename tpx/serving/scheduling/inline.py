@@ -168,10 +168,10 @@ class LonePolicy:
         if cost_ns < self._below_ns:
             self._left_here -= 1
             if not self._left_here:
-                self._needed = max(_LONE_IN_A_ROW, self._needed - 1)
+                self._needed = max(_LONE_IN_A_ROW, self._needed - self._needed // 4)
                 self._in_a_row = self._needed
         else:
-            # it waits without using the CPU, or was preempted
+            # it waits without using the CPU, or was preempted: rare failures do not add up
             self._left_here = self._in_a_row = 0
             self._needed = min(_MOST_LONE_IN_A_ROW, 2 * self._needed)
             self._row_size = min(self._row_size, row_size - 1)
