@@ -446,8 +446,12 @@ class DataPlane:
         return later and not self.tracer.on
 
     def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
-        """Read inputs off the event loop, or leave that to the instance."""
-        if self._reads_later(head):
+        """Read inputs now, or leave that to the instance.
+
+        While the model computes another request, the instance would be idle during its own reads later.
+        """
+        ahead = cast("Served", head.model).in_flight and head.total_size <= COPIED_AT_ONCE_BYTES
+        if not ahead and self._reads_later(head):
             head.unread = inputs
             return
         for there in inputs:

@@ -6,18 +6,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.serving.frontends.shared_memory.requests import (
     SYSTEM,
     grpc_request,
     in_region,
+    register,
     request,
     written,
 )
 from tests.serving.gated import GATE, installed
 from tests.serving.live import Channel, Live, eventually, serving
 from tests.serving.repository.composed import gated
+from tests.serving.shared_memory.segments import segment
 from tpx.protocol import messages
 
 IN_USE = "Cannot unregister shared memory region 'r', it is currently in use."
@@ -29,6 +32,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server whose model `slow` answers while the gate is open."""
     repository = tmp_path_factory.mktemp("models")
     gated(repository, "slow")
+    config = repository / "slow" / "config.pbtxt"
+    config.write_text(config.read_text().replace("dims: [2]", "dims: [-1]"))
     with installed(tmp_path_factory.mktemp("site")), serving(repository) as running:
         yield running
 
@@ -102,6 +107,23 @@ def test_a_request_whose_client_left_uses_its_region_until_it_is_computed(live: 
     GATE.open()
     in_flight(live, 0)
     assert unregister(live) == (200, "")
+
+
+def test_a_large_input_is_read_while_the_model_computes_another_request(live: Live) -> None:
+    size = 128 << 10
+    body = request(in_region(0, size, "large"), shape=(1, size // 4))
+    with segment(size) as path, ThreadPoolExecutor(2) as pool:
+        assert register(live, "large", key=f"/{path.name}", byte_size=size).status == 200
+        asked = []
+        for number in (1, 2):
+            path.write_bytes(np.full(size // 4, number, np.float32).tobytes())
+            asked.append(pool.submit(live.infer, "slow", body))
+            in_flight(live, number)
+        path.write_bytes(np.full(size // 4, 3, np.float32).tobytes())
+        GATE.open()
+        assert asked[1].result(20).json["outputs"][0]["data"][:2] == [2, 2]
+        assert asked[0].result(20).status == 200
+        assert unregister(live, "/region/large") == (200, "")
 
 
 @pytest.mark.parametrize("inputs", [in_region(), in_region(region="none"), in_region(offset=63)])
