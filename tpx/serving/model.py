@@ -25,7 +25,7 @@ from tpx.serving.fast_path import FastPath
 from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
-from tpx.serving.instances.kept import KeptBindings
+from tpx.serving.instances.kept import MAX_BOUND_BYTES, KeptBindings
 from tpx.serving.instances.process import ProcessInstance
 from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
@@ -292,7 +292,9 @@ class ServedModel:
     def fast_path(self, head: RequestHead) -> FastPath | None:
         """Return the fast path for requests with this head, or None if they must take the regular path."""
         kept = self._placed[0].kept if self._placed else None
-        if not self._plain or kept is None or head.total_size < 0 or self.statistics.latencies is not None:
+        if not self._plain or kept is None or self.statistics.latencies is not None:
+            return None
+        if not 0 <= head.total_size <= MAX_BOUND_BYTES:
             return None
         most = self._dispatcher.rows_at_once // head.batch_size
         if not most and self._dispatcher.rows_at_once == 1:

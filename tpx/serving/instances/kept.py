@@ -15,7 +15,7 @@ from tpx.serving.stacking.plain import RowOutputs, client_shape
 _clock = time.perf_counter_ns
 
 _MAX_BINDINGS = 16
-_MAX_BYTES = 32 << 10
+MAX_BOUND_BYTES = 32 << 10
 """Maximum inputs and outputs of a binding: copying more costs what binding saves."""
 _SEEN_SHAPES = 64
 
@@ -81,7 +81,7 @@ class KeptBindings:
     def _bind_rows(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> "BoundRows | None":
         arrays = [*inputs.values(), *outputs.values()]
         sizes = [0 if array.dtype.hasobject else array.nbytes for array in arrays]
-        if not all(sizes) or sum(sizes) > _MAX_BYTES:
+        if not all(sizes) or sum(sizes) > MAX_BOUND_BYTES:
             return None
         binding = self._executor.bind(inputs, outputs)
         if binding is None:
