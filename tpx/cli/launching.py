@@ -16,7 +16,7 @@ from tpx.analyzer.results.run import RunRecords
 from tpx.analyzer.runners.docker import Container, find_docker
 from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.load import LoadGenerator
-from tpx.analyzer.runners.loader import ModelLoader, ServedRunner
+from tpx.analyzer.runners.loader import ServedRunner
 from tpx.analyzer.runners.local import LocalServers, find_program
 from tpx.analyzer.runners.servers import (
     Addresses,
@@ -138,13 +138,12 @@ def open_runner(config: ProfileSpec) -> Runner:
             limit_s=config.measurement.perf_analyzer_timeout,
         )
 
-    def control(addresses: Addresses) -> ModelControl:
-        return open_control(config, addresses)
-
     return ServedRunner(
-        ModelLoader(_choose_starter(config), control, timeout_s=config.server.client_max_retries),
+        _choose_starter(config),
+        lambda addresses: open_control(config, addresses),
         _make_load_generator(config),
         launch=lambda model: launch_of(config, model),
+        timeout_s=config.server.client_max_retries,
         limit_s=config.measurement.perf_analyzer_timeout,
         reloads=not config.server.reload_model_disable,
     )

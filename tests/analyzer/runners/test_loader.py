@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tpx.analyzer.results.measurement import Configuration, Variant
-from tpx.analyzer.runners.loader import ModelLoader, configs_of
+from tpx.analyzer.runners.load import LoadGenerator
+from tpx.analyzer.runners.loader import ServedRunner, configs_of
 from tpx.analyzer.runners.servers import Addresses, Launch, refused
 from tpx.analyzer.variants import configure
 from tpx.errors import MeasurementError, ServerLost, WireError
@@ -82,6 +83,19 @@ class Starts:
         return self.started[-1]
 
 
+def serving(starts: Starts, control: FakeControl | None = None) -> ServedRunner:
+    """A runner that only loads: of these servers, all with one control, or each with its own."""
+    load = LoadGenerator(sessions={})
+    return ServedRunner(
+        starts,
+        lambda _: control or FakeControl(),
+        load,
+        launch=lambda _: Launch(),
+        timeout_s=1,
+        limit_s=1,
+    )
+
+
 def run(steps: Coroutine[Any, Any, None]) -> None:
     asyncio.run(steps)
 
@@ -89,7 +103,7 @@ def run(steps: Coroutine[Any, Any, None]) -> None:
 def test_variants_are_loaded_into_the_same_server_and_what_is_there_already_is_found() -> None:
     async def steps() -> None:
         starts, control = Starts(), FakeControl()
-        server = ModelLoader(starts, lambda _: control, timeout_s=1)
+        server = serving(starts, control)
         how = [(await server.put(Launch(), {"m": config})).how for config in (None, None, {"n": 1})]
         assert how == ["started", "found", "loaded"]
         assert control.log == ["load m", "unload m", "load m"]
@@ -104,7 +118,7 @@ def test_variants_are_loaded_into_the_same_server_and_what_is_there_already_is_f
 def test_other_options_a_death_and_a_failed_measurement_are_reasons_for_another_server() -> None:
     async def steps() -> None:
         starts = Starts()
-        server = ModelLoader(starts, lambda _: FakeControl(), timeout_s=1)
+        server = serving(starts)
         await server.put(Launch(), {"m": None})
         other = await server.put(Launch(flags={"a": ("1",)}), {"m": None})
         assert (other.how, other.why) == ("restarted", "other options or environment of the server")
@@ -128,7 +142,7 @@ def test_other_options_a_death_and_a_failed_measurement_are_reasons_for_another_
 def test_a_server_that_breaks_while_it_loads_gets_a_second_chance_and_no_third() -> None:
     async def steps() -> None:
         starts, control = Starts(), FakeControl(breaks=1)
-        server = ModelLoader(starts, lambda _: control, timeout_s=1)
+        server = serving(starts, control)
         again = await server.put(Launch(), {"m": None})
         assert (again.how, again.why) == ("restarted", "the connection broke")
         control.breaks = 2
@@ -144,7 +158,7 @@ def test_a_server_that_breaks_while_it_loads_gets_a_second_chance_and_no_third()
 def test_a_refused_configuration_leaves_the_server_to_the_next() -> None:
     async def steps() -> None:
         starts = Starts()
-        server = ModelLoader(starts, lambda _: FakeControl(), timeout_s=1)
+        server = serving(starts)
         with pytest.raises(MeasurementError, match="could not load model 'bad': no such file"):
             await server.put(Launch(), {"bad": None})
         assert (await server.put(Launch(), {"m": None})).how == "loaded"
@@ -157,9 +171,8 @@ def test_a_refused_configuration_leaves_the_server_to_the_next() -> None:
 def test_the_server_of_somebody_else_is_left_as_it_was_found() -> None:
     async def steps() -> None:
         control = FakeControl("theirs", "asked")
-        server = ModelLoader(Starts(ours=False), lambda _: control, timeout_s=1)
+        server = serving(Starts(ours=False), control)
         await server.put(Launch(), {"asked": {"n": 1}, "new": None})
-        assert server.others == {"theirs"}
         await server.close()
         assert control.states == {"theirs": "READY", "asked": "READY", "new": "UNAVAILABLE"}
         assert control.configs["asked"] is None
@@ -170,7 +183,7 @@ def test_the_server_of_somebody_else_is_left_as_it_was_found() -> None:
 
 def test_a_lost_server_is_no_failed_trial() -> None:
     async def steps() -> None:
-        server = ModelLoader(Starts(ours=False, lost=True), lambda _: FakeControl(), timeout_s=1)
+        server = serving(Starts(ours=False, lost=True))
         await server.put(Launch(), {"m": None})
 
         async def breaks() -> None:
@@ -194,7 +207,7 @@ def test_what_a_server_has_is_asked_for_again_where_it_could_not_be_told() -> No
 
     async def steps() -> None:
         control = Reluctant("theirs")
-        loader = ModelLoader(Starts(ours=False), lambda _: control, timeout_s=1)
+        loader = serving(Starts(ours=False), control)
         with pytest.raises(MeasurementError, match="does not tell"):
             await loader.put(Launch(), {"m": None})
         await loader.put(Launch(), {"m": None})
@@ -207,7 +220,7 @@ def test_what_a_server_has_is_asked_for_again_where_it_could_not_be_told() -> No
 def test_what_came_along_with_a_model_goes_with_it() -> None:
     async def steps() -> None:
         control = FakeControl("theirs")
-        loader = ModelLoader(Starts(), lambda _: control, timeout_s=1)
+        loader = serving(Starts(), control)
         await loader.put(Launch(), {"ensemble": None})
         control.states["step"] = "READY"
         await loader.put(Launch(), {})

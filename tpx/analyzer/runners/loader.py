@@ -6,9 +6,7 @@ needs other server options, or after a failure that may have left it in a bad st
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
 from tpx.analyzer.runners.load import LoadGenerator
@@ -35,16 +33,33 @@ Configs = Mapping[str, Mapping[str, object] | None]
 """Configuration to load, by model; None is the model's own."""
 
 
-class ModelLoader:
-    """The server of a run and its models; those that it served before are untouched unless requested."""
+class ServedRunner:
+    """Implements Runner for every launch mode with a server; models that it served before are untouched
+    unless requested.
+    """
 
     def __init__(
-        self, start: StartServer, control: Callable[[Addresses], ModelControl], *, timeout_s: float
+        self,
+        start: StartServer,
+        control: Callable[[Addresses], ModelControl],
+        load: LoadGenerator,
+        *,
+        launch: Callable[[str], Launch],
+        timeout_s: float,
+        limit_s: float,
+        reloads: bool = True,
     ) -> None:
-        """`timeout_s` is the limit for each start, load and unload."""
+        """`launch` returns the options of a model's server. `timeout_s` is the limit for each start, load and
+        unload, `limit_s` for each measurement. Without `reloads` the server's models stay as they are.
+        """
         self._start = start
         self._open_control = control
+        self._load = load
+        self._launch_of = launch
         self._timeout_s = timeout_s
+        self._limit_s = limit_s
+        self._reloads = reloads
+        self._configuration: Configuration | None = None
         self._launch = Launch()
         self._control: ModelControl | None = None
         self._death: asyncio.Task[str] | None = None
@@ -54,12 +69,53 @@ class ModelLoader:
         self._loaded: Configs | None = None
         """Configurations loaded last; None if unknown."""
         self._ours = True
-        self.running: ServerProcess | None = None
+        self._running: ServerProcess | None = None
 
     @property
-    def others(self) -> frozenset[str]:
-        """Models that the server had before and that were not requested."""
-        return self._before - set(self._touched)
+    def server(self) -> VisibleServer | None:
+        running = self._running
+        if running is None:
+            return None
+        return VisibleServer(
+            pid=running.pid,
+            log_tail=running.log_tail(),
+            metrics_url=running.addresses.metrics_url,
+            http_address=running.addresses.http,
+        )
+
+    async def default_config(self, model: str) -> dict[str, object]:
+        await self._put_model(model, {model: None})
+        return await self._models.config(model)
+
+    async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation:  # noqa: ARG002
+        self._configuration = None
+        if configuration is None:
+            return await self._put_model("", {})
+        variant = configuration.variant
+        if not self._reloads and not variant.is_default:
+            raise MeasurementError(
+                "--reload-model-disable: only the server's current configuration can be measured"
+            )
+        done = await self._put_model(variant.model, configs_of(configuration))
+        self._configuration = configuration
+        return done if self._reloads else Preparation(how="found")
+
+    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
+        running, configuration = self._running, self._configuration
+        if running is None or configuration is None:
+            raise MeasurementError("no configuration is prepared")
+        address = running.addresses.of(self._load.protocol)
+        level = asyncio.create_task(self._load.measure(configuration, load, address, one_window=one_window))
+        try:
+            await self.guard(level, self._limit_s)
+            return level.result()
+        finally:
+            level.cancel()
+            await asyncio.wait((level,))
+
+    async def _put_model(self, model: str, wanted: Configs) -> Preparation:
+        launch = self._launch_of(model)
+        return await (self.put(launch, wanted) if self._reloads else self.ready(launch))
 
     async def put(self, launch: Launch, wanted: Configs) -> Preparation:
         """Serve exactly these models, loaded in this order, on a server with this launch.
@@ -82,23 +138,19 @@ class ModelLoader:
                 ) from again
         return preparation if changed or preparation.how != "loaded" else Preparation(how="found")
 
-    async def config(self, model: str) -> dict[str, Any]:
-        """Return JSON of the configuration that a model is served with; the server must be ready."""
-        return await self._models.config(model)
-
     async def ready(self, launch: Launch) -> Preparation:
         """Ensure that a healthy server with this launch is running, whatever its models."""
         why = self._distrust
         if not why and self._death is not None and self._death.done():
             why = self._death.result()
-        if not why and self.running is not None and launch != self._launch:
+        if not why and self._running is not None and launch != self._launch:
             why = "other options or environment of the server"
-        if self._control is not None and self.running is not None and not why:
+        if self._control is not None and self._running is not None and not why:
             return Preparation(how="loaded")
-        first = self.running is None and not why
+        first = self._running is None and not why
         await self._stop()
         self._launch, self._distrust, self._loaded = launch, "", None
-        self.running = running = await self._start(launch, self._timeout_s)
+        self._running = running = await self._start(launch, self._timeout_s)
         self._death = asyncio.create_task(running.died())
         self._ours = running.ours
         if self._control is None:
@@ -158,7 +210,7 @@ class ModelLoader:
         return self._death.result() if self._death.done() else ""
 
     async def _stop(self) -> None:
-        running, self.running = self.running, None
+        running, self._running = self._running, None
         death, self._death = self._death, None
         if death is not None:
             death.cancel()
@@ -185,7 +237,8 @@ class ModelLoader:
     async def _unload_own_models(self) -> None:
         """Unload the models that were loaded for this run, and those loaded along with them."""
         self._loaded = None
-        ours = [name for name in await _list_models(self._models, "READY") if name not in self.others]
+        others = self._before - set(self._touched)
+        ours = [name for name in await _list_models(self._models, "READY") if name not in others]
         order = [name for name in reversed(self._touched) if name in ours]
         await self._unload_models([*order, *(name for name in ours if name not in order)])
 
@@ -216,71 +269,6 @@ def too_long(limit_s: float) -> MeasurementError:
         f"no result after {limit_s:g} s (--perf-analyzer-timeout sets the limit): the model hangs, "
         "or the windows are too long for it"
     )
-
-
-@dataclass(slots=True)
-class ServedRunner:
-    """Implements Runner for every launch mode with a server."""
-
-    loader: ModelLoader
-    load: LoadGenerator
-    _: KW_ONLY
-    launch: Callable[[str], Launch]
-    """Returns the options of a model's server."""
-    limit_s: float
-    reloads: bool = True
-    """False if the server's models stay as they are."""
-    _configuration: Configuration | None = field(default=None, init=False)
-
-    @property
-    def server(self) -> VisibleServer | None:
-        running = self.loader.running
-        if running is None:
-            return None
-        return VisibleServer(
-            pid=running.pid,
-            log_tail=running.log_tail(),
-            metrics_url=running.addresses.metrics_url,
-            http_address=running.addresses.http,
-        )
-
-    async def default_config(self, model: str) -> dict[str, object]:
-        await self._put(model, {model: None})
-        return await self.loader.config(model)
-
-    async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation:  # noqa: ARG002
-        self._configuration = None
-        if configuration is None:
-            return await self._put("", {})
-        variant = configuration.variant
-        if not self.reloads and not variant.is_default:
-            raise MeasurementError(
-                "--reload-model-disable: only the server's current configuration can be measured"
-            )
-        done = await self._put(variant.model, configs_of(configuration))
-        self._configuration = configuration
-        return done if self.reloads else Preparation(how="found")
-
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
-        running, configuration = self.loader.running, self._configuration
-        if running is None or configuration is None:
-            raise MeasurementError("no configuration is prepared")
-        address = running.addresses.of(self.load.protocol)
-        work = self.load.measure(configuration, load, address, one_window=one_window)
-        level = asyncio.create_task(work)
-        try:
-            await self.loader.guard(level, self.limit_s)
-            return level.result()
-        finally:
-            level.cancel()
-            await asyncio.wait((level,))
-
-    async def close(self) -> None:
-        await self.loader.close()
-
-    async def _put(self, model: str, wanted: Configs) -> Preparation:
-        launch = self.launch(model)
-        return await (self.loader.put(launch, wanted) if self.reloads else self.loader.ready(launch))
 
 
 def configs_of(configuration: Configuration) -> Configs:
