@@ -1,6 +1,7 @@
-"""Number of cores that this process may use, by affinity and by container limit."""
+"""The processor, and the number of its cores that this process may use, by affinity and container limit."""
 
 import os
+import platform
 from pathlib import Path
 
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")
@@ -21,3 +22,13 @@ def usable_processors(limit: Path = _LIMIT) -> float:
         return min(count, int(quota) / int(period))
     except (OSError, ValueError):  # no limit: not in a container, or "max"
         return count
+
+
+def processor_name() -> str:
+    """Return the name of the processor, or its architecture if the system does not tell the name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    names = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

@@ -46,10 +46,6 @@ class AnalysisComparison:
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
 
-    @property
-    def regressions(self) -> tuple[Pair, ...]:
-        return tuple(pair for pair in self.pairs if pair.difference.finding == "worse")
-
 
 @dataclass(frozen=True, slots=True)
 class _Sample:

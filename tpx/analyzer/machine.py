@@ -14,7 +14,7 @@ import psutil
 
 from tpx.analyzer.probes import PageProbe, ResourceProbe, Usage, gpu_names, open_gpu_probe
 from tpx.analyzer.results.measurement import EnergyUse, HostUse, MemoryUse
-from tpx.processors import schedulable_processors
+from tpx.processors import processor_name, schedulable_processors
 
 FEWEST_NS = 200_000_000
 """Shortest interval for a share of processor time, which is counted in hundredths of a second."""
@@ -64,20 +64,11 @@ def this_machine() -> MachineType:
     return MachineType(
         name=platform.node(),
         system=f"{platform.system()} {platform.release()} ({platform.machine()})",
-        processor=_read_processor_name(),
+        processor=processor_name(),
         cores=f"{usable} usable of {psutil.cpu_count() or usable}",
         memory_bytes=psutil.virtual_memory().total,
         gpus=tuple(gpu_names()),
     )
-
-
-def _read_processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
 
 
 def open_probes(

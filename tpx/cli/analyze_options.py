@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tpx.analyzer.options import ProfileSpec, read_options
 from tpx.analyzer.options.measuring import JOURNAL
-from tpx.analyzer.reports.plots import Plot
+from tpx.analyzer.reports.charts import Plot
 from tpx.analyzer.values import from_yaml_text, mapping, truth, words
 from tpx.analyzer.verdict import plural
 from tpx.cli.messages import complain

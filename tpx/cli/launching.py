@@ -14,7 +14,6 @@ from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.run import RunRecords
 from tpx.analyzer.runners.docker import Container, find_docker
-from tpx.analyzer.runners.inprocess import InProcessRunner
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import ServedRunner
 from tpx.analyzer.runners.local import LocalServers, find_program
@@ -132,6 +131,8 @@ def _read_earlier_run(config: ProfileSpec, say: Say) -> RunRecords:
 def open_runner(config: ProfileSpec) -> Runner:
     """Return the runner of a launch mode. Raises UsageError if this machine cannot provide it."""
     if config.server.triton_launch_mode == "inprocess":
+        from tpx.analyzer.runners.inprocess import InProcessRunner  # late: it imports the server
+
         return InProcessRunner(
             (config.models.model_repository or Path()).absolute(),
             replace(_make_load_generator(config), in_process=IN_PROCESS),

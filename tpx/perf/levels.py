@@ -277,7 +277,7 @@ CUSTOM_INTERVALS = LoadKind(
 )
 PERIODIC_CONCURRENCY = LoadKind(
     name="periodic_concurrency",
-    opener="periodic:open_periodic",
+    opener="closed:open_periodic",
     option="periodic_concurrency_range",
     once=True,
     undivided="a periodic concurrency grows by the answers to all of its requests, which one process sees",

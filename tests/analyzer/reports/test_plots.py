@@ -12,8 +12,8 @@ from tests.analyzer.reports.rendered import for_wide_screens, render, render_det
 from tests.analyzer.reports.test_files import rich
 from tests.report.reading import read
 from tpx.analyzer.options.models import ModelToProfile
+from tpx.analyzer.reports.charts import Mode, Plot
 from tpx.analyzer.reports.files import markdown_text
-from tpx.analyzer.reports.plots import Mode, Plot
 from tpx.analyzer.reports.tables import gpu_table
 from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.run import Run

@@ -16,7 +16,6 @@ from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Tr
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
-from tpx.analyzer.search.sweep import PLATEAU_GAIN, plateau_gain
 from tpx.analyzer.variants import facts_of
 
 Surface = Callable[[Trial], float | None]
@@ -88,25 +87,6 @@ def test_a_failing_load_does_not_end_the_larger_batch_sizes_of_a_variant_that_wo
     trials = measured(tmp_path, few + "profile_models: m\nconcurrency: [1, 2, 4]", fails_under_load)
     assert len(trials) == 19
     assert [name for name, _, load in shown(trials) if load == 4] == ["default", "0", "2", "3", "5"]
-
-
-@pytest.mark.parametrize("throughputs", [[50.0, 35.0, 45.0, 51.5], [50.0, 10.0, 50.0, 10.0]])
-def test_a_first_measurement_that_is_not_surpassed_ends_a_sweep_unless_pooled(
-    throughputs: list[float],
-) -> None:
-    gain, pooled = plateau_gain(throughputs), plateau_gain(throughputs, "pooled")
-    assert gain is not None
-    assert pooled is not None
-    assert gain <= PLATEAU_GAIN < pooled
-
-
-@pytest.mark.parametrize(("rule", "loads"), [("model-analyzer", [1, 2, 4, 8]), ("pooled", [1, 2, 4, 8, 16])])
-def test_the_plateau_rule_is_chosen_by_an_option(tmp_path: Path, rule: str, loads: list[int]) -> None:
-    told = {1: 50.0, 2: 35.0, 4: 45.0, 8: 51.5}
-    few = "run_config_search_max_instance_count: 1\nrun_config_search_max_model_batch_size: 1\n"
-    text = few + f"run_config_search_max_concurrency: 16\nplateau_rule: {rule}\nprofile_models: m"
-    trials = measured(tmp_path, text, lambda trial: told.get(trial.load.value, 51.5))
-    assert [t.load.value for t in trials if t.variant.is_default] == loads
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.perf.conftest import FakeClient
 from tpx.perf.clients.base import OnResponse, Slot
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.levels import PeriodicRange
-from tpx.perf.loads.periodic import PeriodicLoad
+from tpx.perf.loads.closed import PeriodicLoad
 
 
 class StreamedAnswer:

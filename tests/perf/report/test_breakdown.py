@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.perf.conftest import make_level
-from tpx.perf.report.breakdown import COMPACT, WIDE, BarFrame, Part, breakdown_of_levels, lay_out, parts_of
+from tpx.perf.report.plots import COMPACT, WIDE, BarFrame, Part, breakdown_of_levels, lay_out, parts_of
 from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown
 
 

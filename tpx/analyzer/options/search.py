@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.analyzer.options.models import ModelParameters
-from tpx.analyzer.search.loads import LoadSpace, PlateauRule
+from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.spec import SearchRange
 from tpx.analyzer.values import numbers
 from tpx.options import option
@@ -33,13 +33,6 @@ class StrategySpec:
     )
     early_exit_enable: bool = option(
         False, "stop early in listed loads and batch sizes too, once more of them gains nothing"
-    )
-    plateau_rule: PlateauRule = option(
-        "model-analyzer",
-        "when a higher load gains nothing: model-analyzer compares the best of the last four with the "
-        "first of them (5%); pooled compares it with the mean of the first and all lower ones after it, "
-        "so that one lucky measurement does not end the search",
-        metavar="model-analyzer|pooled",
     )
 
     def __post_init__(self) -> None:
@@ -104,7 +97,6 @@ class LoadsSpec:
                 batch_sizes=batch_sizes,
                 kind="request_rate",
                 until_plateau=not rates or strategy.early_exit_enable,
-                plateau_rule=strategy.plateau_rule,
                 listed=bool(rates),
             )
         listed = listed or ((1,) if strategy.run_config_search_disable else ())
@@ -112,7 +104,6 @@ class LoadsSpec:
             values=listed or self.concurrencies.doublings(),
             batch_sizes=batch_sizes,
             until_plateau=not listed or strategy.early_exit_enable,
-            plateau_rule=strategy.plateau_rule,
             listed=bool(listed),
             at_most=None if listed else self.concurrencies.maximum,
         )

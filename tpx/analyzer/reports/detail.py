@@ -4,10 +4,9 @@ import shlex
 from pathlib import Path
 
 from tpx.analyzer.objectives import RankedVariant, describe_misses
-from tpx.analyzer.reports.charts import breakdown_of_loads, load_chart
+from tpx.analyzer.reports.charts import DETAILED, breakdown_of_loads, draw_plots, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
 from tpx.analyzer.reports.page import duration, failure_blocks, plot_section
-from tpx.analyzer.reports.plots import DETAILED, draw_plots
 from tpx.analyzer.reports.recommendation import config_diff, memory_tiles, metric_tile, paths_of, whole_text
 from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.verdict import Finding, plural

@@ -8,7 +8,9 @@ import msgspec
 
 from tpx.analyzer.objectives import RankedVariant, failure_percent, score
 from tpx.analyzer.reports.charts import (
+    SUMMARY,
     breakdown_of_configurations,
+    draw_plots,
     load_chart,
     pareto_chart,
 )
@@ -20,7 +22,6 @@ from tpx.analyzer.reports.grids import (
     top_grid,
 )
 from tpx.analyzer.reports.json import embedded_text
-from tpx.analyzer.reports.plots import SUMMARY, draw_plots
 from tpx.analyzer.reports.recommendation import recommend, verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tpx.analyzer.objectives import RankedVariant, joules_per_inference
-from tpx.analyzer.reports.charts import front_of
-from tpx.analyzer.reports.plots import Mode, Plot
+from tpx.analyzer.reports.charts import Mode, Plot, front_of
 from tpx.analyzer.results.measurement import Measurement, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge

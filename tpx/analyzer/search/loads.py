@@ -6,12 +6,9 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from tpx.analyzer.results.measurement import LoadKind, LoadPoint, together
 from tpx.errors import UsageError
-
-PlateauRule = Literal["model-analyzer", "pooled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +20,6 @@ class LoadSpace:
     kind: LoadKind = "concurrency"
     until_plateau: bool = True
     """Stop when more load brings no gain; off for loads that the user listed."""
-    plateau_rule: PlateauRule = "model-analyzer"
-    """Rule by which `sweep.plateau_gain` judges the throughputs."""
     listed: bool = False
     """True if the user listed the loads, in which case no others are tried."""
     at_most: int | None = None

@@ -20,7 +20,7 @@ from tpx.analyzer.results.measurement import (
 )
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.history import Asking, History, Steps
-from tpx.analyzer.search.loads import LoadSpace, PlateauRule
+from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.space import Names, loads_of
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.variants import automatic_delta, merge
@@ -51,35 +51,15 @@ class Swept:
         )
 
 
-def plateau_gain(throughputs: Sequence[float], rule: PlateauRule = "model-analyzer") -> float | None:
+def plateau_gain(throughputs: Sequence[float]) -> float | None:
     """Return the gain over the last four throughputs (all above 0), or None if there are fewer.
 
-    Model Analyzer: the best of the four over the first. Pooled: if the first lies above its successors,
-    their mean replaces it, so that one lucky measurement does not end a sweep that still grows.
+    Model Analyzer's rule: the best of the four over the first.
     """
     if len(throughputs) < PLATEAU_WINDOW:
         return None
-    first = len(throughputs) - PLATEAU_WINDOW
-    start, later = (throughputs[first], first + 1)
-    if rule == "pooled":
-        start, later = _pool_violators(throughputs, first)
-    return (max(start, *throughputs[later:]) - start) / start if later < len(throughputs) else 0.0
-
-
-def _pool_violators(values: Sequence[float], place: int) -> tuple[float, int]:
-    """Return the value at an index after pooling adjacent violators (decreases), and the next index."""
-    pools: list[tuple[float, int]] = []
-    for value in values:
-        pools.append((value, 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (late, many), (early, more) = pools.pop(), pools.pop()
-            pools.append(((late * many + early * more) / (many + more), many + more))
-    end = 0
-    for mean, count in pools:
-        end += count
-        if end > place:
-            return mean, end
-    raise ValueError(f"no value at {place}")
+    first, *later = throughputs[-PLATEAU_WINDOW:]
+    return (max(first, *later) - first) / first
 
 
 def sweep(
@@ -117,7 +97,7 @@ class _Sweep:
                 bests.append(swept.best)
             if swept.failed:
                 return Swept(best=max(bests, default=None), failed=True)
-            gain = plateau_gain(bests, space.plateau_rule) if space.until_plateau else None
+            gain = plateau_gain(bests) if space.until_plateau else None
             if gain is not None and gain <= PLATEAU_GAIN:
                 self._decide(f"larger batches brought {gain:+.1%} over the last {PLATEAU_WINDOW} batch sizes")
                 break
@@ -133,7 +113,7 @@ class _Sweep:
             if swept.best is None:
                 return Swept(best=max(throughputs, default=None), failed=swept.failed)
             throughputs.append(swept.best)
-            gain = plateau_gain(throughputs, space.plateau_rule) if space.until_plateau else None
+            gain = plateau_gain(throughputs) if space.until_plateau else None
             if gain is not None and gain <= PLATEAU_GAIN:
                 self._decide(f"plateau after {loads[-1]}: {gain:+.1%} over the last {PLATEAU_WINDOW} loads")
                 break

@@ -165,10 +165,9 @@ _TFD_NONBLOCK, _TFD_CLOEXEC = 0o4000, 0o2000000
 _CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
 
 
-def alarm(callback: Callable[[], None], spin_ns: int | None = None) -> "Alarm":
+def alarm(callback: Callable[[], None]) -> "Alarm":
     """Return the most precise alarm available. It spins only if another processor is left for other work."""
-    if spin_ns is None:
-        spin_ns = SPIN_NS if usable_processors() >= 2 else 0
+    spin_ns = SPIN_NS if usable_processors() >= 2 else 0
     loop = asyncio.get_running_loop()
     try:
         return TimerfdAlarm(loop, callback, spin_ns)

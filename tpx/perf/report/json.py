@@ -4,7 +4,6 @@ import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tpx import __version__
@@ -22,6 +21,7 @@ from tpx.perf.results import (
     Window,
 )
 from tpx.perf.statistics.summaries import LatencySummary
+from tpx.processors import processor_name
 from tpx.report import files
 
 SCHEMA = 1
@@ -227,13 +227,8 @@ def _encode_client_check(check: ClientCheck) -> Json:
 
 def _describe_host() -> Json:
     """Return the machine that sent the load."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
-        "cpu": next(names, platform.processor() or platform.machine()),
+        "cpu": processor_name(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "kernel": platform.release(),

@@ -11,11 +11,10 @@ from tpx.options import fields_of
 from tpx.perf.levels import LevelRange
 from tpx.perf.objectives import Assessment, Objective
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.breakdown import breakdown_of_levels
 from tpx.perf.report.console import answers_text
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, level_name, load_name, percentile_name, throughput
-from tpx.perf.report.plots import curve, spectrum, timeline
+from tpx.perf.report.plots import breakdown_of_levels, curve, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
 from tpx.perf.statistics.summaries import LatencySummary
 from tpx.report.digits import latency, rounded

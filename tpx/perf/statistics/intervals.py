@@ -209,9 +209,9 @@ def design_effect(inside: Array, requests: Array, confidence: float = CONFIDENCE
     return max(1.0, variance * widening(residuals) ** 2 * few / independent)
 
 
-def needed_samples(probability: float, confidence: float = SAFE_CONFIDENCE) -> int:
-    """Return the number of requests needed for one to exceed a quantile with this confidence: 459 for p99."""
-    return math.ceil(math.log(1 - confidence) / math.log(probability))
+def needed_samples(probability: float) -> int:
+    """Return the number of requests needed for one to exceed a quantile with SAFE_CONFIDENCE: 459 for p99."""
+    return math.ceil(math.log(1 - SAFE_CONFIDENCE) / math.log(probability))
 
 
 def too_few(percentile: float, count: int, effect: float = 1.0) -> str:

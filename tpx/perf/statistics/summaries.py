@@ -101,11 +101,6 @@ class Batches:
         """Length of one batch."""
         return (self.end_ns - self.start_ns) / 1e9 / self.count
 
-    @property
-    def rates(self) -> Floats:
-        """Successful requests per second, by batch."""
-        return self.requests / self.seconds
-
 
 def batch_count(requests: int) -> int:
     """Return the number of batches to divide this many requests into."""

@@ -10,7 +10,7 @@ import psutil
 
 from tpx import __version__
 from tpx.errors import LoadError
-from tpx.processors import schedulable_processors
+from tpx.processors import processor_name, schedulable_processors
 from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import is_installed, names, offer_of
@@ -171,19 +171,10 @@ def machine(gpu: InspectedPart) -> Machine:
         python=platform.python_version(),
         executable=sys.executable,
         system=platform.platform(),
-        processor=_read_processor_name(),
+        processor=processor_name(),
         cores=schedulable_processors(),
         memory_bytes=memory.total,
         memory_available_bytes=memory.available,
         gpus=gpu.devices,
         gpu_note="" if gpu.devices else why,
     )
-
-
-def _read_processor_name() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()
