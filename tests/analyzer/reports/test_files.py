@@ -296,7 +296,7 @@ def test_every_section_of_the_report_is_on_paper(batching: Run, tmp_path: Path) 
     for said in (
         "Model analysis: alexnet", "What to change", "tpx analyze apply", "Throughput and latency",
         "Configurations", "alexnet_config_3", "What to choose from",
-        "Where the time goes", "Instances and batches", "How the search went", "All measurements",
+        "Where the time goes", "The final rounds", "How the search went", "All measurements",
         "Where these figures come from", "Machine",
     ):  # fmt: skip
         assert said in text

@@ -11,7 +11,7 @@ from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.cli.perf import main
 from tpx.errors import UsageError
-from tpx.perf.clients.chat import ChatTurn, streamed_message, whole_message
+from tpx.perf.clients.openai import ChatTurn, streamed_message, whole_message
 from tpx.perf.results import LevelResult, Sessions
 
 CHAT = ("--service-kind", "openai", "--endpoint", "v1/chat/completions", "-m", "llm")

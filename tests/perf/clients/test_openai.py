@@ -9,8 +9,7 @@ import pytest
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import UsageError
-from tpx.perf.clients.chat import EventParser
-from tpx.perf.clients.openai import OpenAiAnswer, has_text
+from tpx.perf.clients.openai import EventParser, OpenAiAnswer, has_text
 from tpx.perf.results import LevelResult, Streaming
 
 CHAT = "v1/chat/completions"

@@ -143,7 +143,7 @@ def test_a_servers_words_are_escaped() -> None:
 
 def test_each_drawing_is_valid_svg() -> None:
     drawings = re.findall(r'<svg class="plot".*?</svg>', page(full()), re.DOTALL)
-    assert len(drawings) == 12
+    assert len(drawings) == 10
     for drawing in drawings:
         svg = ElementTree.fromstring(drawing)
         assert svg.find("title") is not None

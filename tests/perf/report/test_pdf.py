@@ -27,7 +27,7 @@ def test_every_section_of_the_html_page_is_on_paper(tmp_path: Path) -> None:
         "Load test: net", "This run was interrupted", "Measured", "53,300 infer/s at concurrency 8",
         "Objectives", "p99<1ms", "violated", "Latency and throughput", "limit 5 ms", "Levels", "6,670",
         "unstable", "over limit", "errors", "Where the time goes", "compute output", "Percentiles",
-        "Distribution at concurrency: 8", "Throughput of every window", "p99 latency of every window",
+        "Throughput of every window", "p99 latency of every window",
         "Server", "identity 1", "Server metrics", "GPU-1 utilization %", "Errors", "HTTP 500", "Remarks",
         "Concurrency: 2: it moved", "tpx perf -m net --header 'a b'", "--latency-threshold",
     ):  # fmt: skip
