@@ -1,10 +1,11 @@
 """Recorded tables: which columns are read, and what is refused."""
 
+import math
 from pathlib import Path
 
 import pytest
 
-from tests.analyzer.simulated import read_table
+from tests.analyzer.simulated import Surface, read_table
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
 from tpx.errors import MeasurementError
 
@@ -47,3 +48,11 @@ def test_a_table_that_lacks_something_is_refused_with_its_line(
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"missing\.csv: No such file"):
         read_table(tmp_path / "missing.csv")
+
+
+def test_the_surface_is_the_published_formula() -> None:
+    surface = Surface(host_ms=0.401, device_ms=0.5967, item_ms=0.0, contention=0.0)
+    one, five = surface.throughput(1, 1, 32), surface.throughput(5, 1, 32)
+    assert math.isclose(one, 1000 / 0.9977, rel_tol=1e-9)
+    assert math.isclose(five, 1000 / 0.5967, rel_tol=1e-9)
+    assert math.isclose(surface.throughput(4, 1, 1), one, rel_tol=1e-9)

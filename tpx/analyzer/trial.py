@@ -23,9 +23,7 @@ from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
 from tpx.protocol.tensors import Array
 
-REQUESTS = 3
-TIMEOUT_S = 30.0
-STRING_LENGTH = 8
+REQUESTS, STRING_LENGTH, TIMEOUT_S = 3, 8, 30.0
 
 Answers = Sequence[Mapping[str, Array]]
 """Outputs by name, one mapping per request."""
@@ -69,14 +67,9 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
                 data = chance.integers(0, 10, count).tolist()
             else:
                 data = chance.random(count).tolist()
-            inputs.append(
-                {
-                    "name": each["name"],
-                    "shape": batch + dims,
-                    "datatype": "BYTES" if kind == "TYPE_STRING" else kind.removeprefix("TYPE_"),
-                    "data": data,
-                }
-            )
+            datatype = "BYTES" if kind == "TYPE_STRING" else kind.removeprefix("TYPE_")
+            shape = batch + dims
+            inputs.append({"name": each["name"], "shape": shape, "datatype": datatype, "data": data})
         found.append({"inputs": inputs})
     return found
 
