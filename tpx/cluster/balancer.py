@@ -136,7 +136,11 @@ def envoy_config(traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, 
         "admin": {"address": _build_address("127.0.0.1", traffic.stats_port)},
         "static_resources": {
             "listeners": [_build_listener(name, port) for name, port in _list_ports(traffic)],
-            "clusters": [_build_cluster(name, traffic, ready) for name in BACKENDS],
+            "clusters": [
+                _build_cluster(name, policy, traffic, ready)
+                for name in BACKENDS
+                for policy in ("LEAST_REQUEST", "MAGLEV")
+            ],
         },
     }
 
@@ -150,22 +154,36 @@ def _build_address(host: str, port: int) -> dict[str, object]:
 
 
 def _build_listener(name: str, port: int) -> dict[str, object]:
+    other_hosts = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
     route = {
-        "cluster": name,
         "timeout": "0s",
-        "retry_policy": {"retry_on": "connect-failure", "num_retries": 3},
-        "hash_policy": [{"header": {"header_name": STICKY_HEADER}}],
+        "retry_policy": {
+            "retry_on": "connect-failure",
+            "num_retries": 3,
+            "retry_host_predicate": [
+                {"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": {"@type": other_hosts}}
+            ],
+            "host_selection_retry_max_attempts": 5,
+        },
     }
+    sticky = {"name": STICKY_HEADER, "present_match": True}
+    routes = [
+        {
+            "match": {"prefix": "/", "headers": [sticky]},
+            "route": {
+                **route,
+                "cluster": _name_cluster(name, "MAGLEV"),
+                "hash_policy": [{"header": {"header_name": STICKY_HEADER}}],
+            },
+        },
+        {"match": {"prefix": "/"}, "route": {**route, "cluster": _name_cluster(name, "LEAST_REQUEST")}},
+    ]
     manager = {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3."
         "HttpConnectionManager",
         "stat_prefix": name,
         "codec_type": "AUTO",
-        "route_config": {
-            "virtual_hosts": [
-                {"name": name, "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}
-            ]
-        },
+        "route_config": {"virtual_hosts": [{"name": name, "domains": ["*"], "routes": routes}]},
         "http_filters": [
             {
                 "name": "envoy.filters.http.router",
@@ -183,7 +201,14 @@ def _build_listener(name: str, port: int) -> dict[str, object]:
     }
 
 
-def _build_cluster(name: str, traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, object]:
+def _name_cluster(name: str, policy: str) -> str:
+    return f"{name}_{policy.lower()}"
+
+
+def _build_cluster(
+    name: str, policy: str, traffic: Traffic, routes: Sequence[ReplicaRoute]
+) -> dict[str, object]:
+    """Return the replicas under a load balancing policy; MAGLEV keeps the requests of a sequence together."""
     endpoints = [
         {
             "endpoint": {
@@ -196,10 +221,15 @@ def _build_cluster(name: str, traffic: Traffic, routes: Sequence[ReplicaRoute]) 
     options = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
     protocol = "http_protocol_options" if name == "http" else "http2_protocol_options"
     return {
-        "name": name,
+        "name": _name_cluster(name, policy),
         "connect_timeout": "1s",
-        "lb_policy": "MAGLEV",  # hashes the header if present; otherwise random
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+        "lb_policy": policy,
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},  # never to an unready replica
+        "close_connections_on_host_health_failure": True,
+        "load_assignment": {
+            "cluster_name": _name_cluster(name, policy),
+            "endpoints": [{"lb_endpoints": endpoints}],
+        },
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": options,

@@ -196,7 +196,7 @@ def read_spec(argv: Sequence[str], base: ClusterSpec | None = None) -> ClusterSp
     """Return the spec from a command line; it takes precedence over its YAML file, and that over
     `base`. Raises UsageError.
     """
-    words = given_in_argv(ClusterSpec, argv)
-    file = words.get("config_file")
+    words = dict(given_in_argv(ClusterSpec, argv))
+    file = words.pop("config_file", None)  # not part of the spec: other nodes do not have the file
     from_file = {} if file is None else given_in_mapping(ClusterSpec, read_yaml(file), source=str(file))
     return build(ClusterSpec, {**(base.plain() if base else {}), **from_file, **words})

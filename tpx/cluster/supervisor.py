@@ -203,7 +203,10 @@ class ClusterSupervisor:
             "bounds": state.spec.replica.bounds,
             "update": asdict(state.update) if state.update else None,
             "replicas": rows,
-            "balancers": [{"node": node, **self._proxy_status.get(node, {})} for node in self._proxies],
+            "balancers": [
+                {"node": node, **self._proxy_status.get(node, {"running": False})}
+                for node in state.spec.traffic.balancer
+            ],
             "ports": {"http": state.spec.traffic.http_port, "grpc": state.spec.traffic.grpc_port},
             "fault": self._fault,
             "events": list(state.events),
@@ -424,26 +427,27 @@ class ClusterSupervisor:
     def _publish_routes(self, routes: Sequence[ReplicaRoute]) -> None:
         """Send the routes to every proxy, and start missing proxies."""
         for node in self._state.spec.traffic.balancer:
-            proxy = self._proxies.get(node)
-            if proxy is None:
-                proxy = self._proxies[node] = self._start_proxy(node)
-                self._proxy_status[node] = {
-                    "running": False,
-                    "message": ray.get(proxy.start.remote(), timeout=30),
-                }
-            asked = self._proxy_asked.pop(node, None) or (proxy.route.remote(routes), proxy.status.remote())
-            done, _ = ray.wait(list(asked), num_returns=2, timeout=ASK_S)
-            if len(done) < 2:
-                self._proxy_asked[node] = asked
-                continue
+            if node not in self._proxies:
+                self._proxy_status[node] = {"running": False, "message": self._start_proxy(node)}
+        asked = {
+            node: self._proxy_asked.get(node) or (proxy.route.remote(routes), proxy.status.remote())
+            for node, proxy in self._proxies.items()
+        }
+        answers = [answer for pair in asked.values() for answer in pair]
+        done = ray.wait(answers, num_returns=len(answers), timeout=ASK_S)[0] if answers else []
+        self._proxy_asked = {node: pair for node, pair in asked.items() if not set(pair) <= set(done)}
+        for node in asked.keys() - self._proxy_asked.keys():
             try:
-                self._proxy_status[node] = ray.get(asked[1])
+                self._proxy_status[node] = ray.get(asked[node][1])
             except RayError as exc:
                 self._state.tell(f"balancer on {node} is gone: {_summarize_error(exc)}")
                 del self._proxies[node]
 
-    def _start_proxy(self, node: str) -> Actor:
+    def _start_proxy(self, node: str) -> str:
+        """Start the proxy of a node. Return an error, or an empty string."""
         ids = {each["NodeManagerAddress"]: each["NodeID"] for each in ray.nodes() if each["Alive"]}
+        if node not in ids:
+            return f"Ray has no node with this address (has: {', '.join(sorted(ids))})"
         remote = ray.remote(Proxy).options(
             name=self._make_actor_name(f"balancer-{node}"),
             namespace=NAMESPACE,
@@ -452,7 +456,8 @@ class ClusterSupervisor:
             scheduling_strategy=NodeAffinitySchedulingStrategy(ids[node], soft=False),
             get_if_exists=True,
         )
-        return remote.remote(self._state.spec.plain())
+        proxy = self._proxies[node] = remote.remote(self._state.spec.plain())
+        return str(ray.get(proxy.start.remote(), timeout=30))
 
 
 def _choose_first_count(spec: ClusterSpec) -> int:
