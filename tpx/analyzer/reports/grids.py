@@ -299,7 +299,9 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
     lines.sort(key=lambda line: line.measurement.round)
     number: Shown = text("Round", lambda line: str(line.measurement.round or "search"))
     first = (number,) if alone else (number, NAME)
-    return table(key, "The final rounds", (*first, *_iter_measurement_columns(lines, view)), lines)
+    return table(
+        key, "Each measurement behind the means", (*first, *_iter_measurement_columns(lines, view)), lines
+    )
 
 
 def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:

@@ -186,9 +186,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",
     )
-    if repetitions is not None:
-        rounds = Details(summary="All measurements of the final rounds", blocks=(repetitions,))
-        sections += section("The final rounds", rounds, lead=_ROUNDS)
+    sections += section("The final rounds", repetitions, lead=_ROUNDS)
     sections += section("Failed trials", *_list_failures(view.verdict.run))
     sections += section("How the search went", _build_trace_table(view.verdict.run, ranking))
     sections += section("All measurements", measurements_grid(f"{key}-measurements", view))
