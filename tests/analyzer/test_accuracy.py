@@ -116,7 +116,7 @@ def test_a_variant_that_differs_fails_with_its_reason_and_is_not_measured(
     assert isinstance(outcome, TrialFailure)
     assert outcome.reason == (
         "output 'y' differs from the default's by 5.00% of its greatest value (allowed: 1.00%): it does not "
-        "compute what the default computes"
+        "return the same results as the default"
     )
     assert runner.measured == []
 

@@ -120,7 +120,7 @@ def test_a_full_disk_ends_the_run_with_what_was_measured_and_resume_goes_on(
     )
     assert done.returncode == 1
     assert "run.jsonl: File too large. Free space or choose another --export-path" in done.stderr
-    assert "--resume goes on from there" in done.stderr
+    assert "continue with --resume" in done.stderr
     assert "Models (Inference)" in done.stdout
     before = measured(tmp_path)
     assert 0 < len(before) < TRIALS

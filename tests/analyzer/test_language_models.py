@@ -69,7 +69,7 @@ def test_what_is_measured_otherwise_is_refused_with_what_to_do(flag: str, value:
 
 def test_what_changes_nothing_is_said() -> None:
     assert language_warnings({"backend": ("vllm",)}, "LLM") == (
-        "genai_perf_flags: backend changes nothing: models are asked through the OpenAI API, whatever runs "
+        "genai_perf_flags: backend has no effect: models are called through the OpenAI API, whatever runs "
         "them",
     )
     assert "they are for model_type LLM" in language_warnings({"url": ("x",)}, "generic")[0]

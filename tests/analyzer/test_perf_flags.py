@@ -41,7 +41,7 @@ def test_every_key_of_model_analyzer_is_a_word_a_load_or_warned_of(name: str) ->
         return
     assert perf_words(flags) == ()
     [line] = perf_warnings(flags)
-    assert line.startswith(f"perf_analyzer_flags: {name} changes nothing, tpx analyze sets it: see ")
+    assert line.startswith(f"perf_analyzer_flags: {name} has no effect, tpx analyze sets it: see ")
 
 
 def test_a_list_repeats_the_flag_and_switches_stand_alone() -> None:

@@ -114,7 +114,7 @@ def test_both_ways_to_a_plan_warn_and_check_the_export_path(
     measured = [*options, "-b", "999", "-e", str(tmp_path / "out")]
     assert main([*words, *measured]) == 1
     told = capsys.readouterr()
-    assert "warning: --optuna-max-trials changes nothing: it is for" in told.err
+    assert "warning: --optuna-max-trials has no effect: it is for" in told.err
     assert told.out.startswith("add_sub cannot be profiled: batch size 999 left out: max_batch_size is")
 
 
@@ -144,7 +144,7 @@ def test_a_dry_run_tells_configurations_loads_and_time_and_writes_nothing(
         "add_sub_config_0",
         "add_sub_config_1",
     ]
-    assert any(line.startswith("In all: at most 6 measurements, ") for line in lines)
+    assert any(line.startswith("In total: at most 6 measurements, ") for line in lines)
     assert any(line.startswith("The server is started once") for line in lines)
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
 

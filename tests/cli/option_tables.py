@@ -45,7 +45,7 @@ def rows(config: type) -> Iterator[str]:
             yield f"\n## {section}\n\n| option | default | |\n| --- | --- | --- |\n"
         names = ", ".join(f"`{name}`" for name in field.spellings)
         values = values_of(field).replace("|", "\\|")
-        words = option.help.replace("|", "\\|") + ("; changes nothing" if option.inert else "")
+        words = option.help.replace("|", "\\|") + ("; no effect" if option.inert else "")
         default = f"`{default_of(field)}`" if default_of(field) else ""
         yield f"| {names}{f' `{values}`' if values else ''} | {default} | {words} |\n"
 

@@ -182,7 +182,7 @@ def test_a_server_that_is_not_there_is_99(capfd: pytest.CaptureFixture[str]) -> 
     assert main([*QUICK, "-u", "127.0.0.1:9"]) == 99
     error = capfd.readouterr().err
     assert "Error: cannot connect to 127.0.0.1:9" in error
-    assert error.endswith("(start one with `tpx serve`, or say with -u where it is)\n")
+    assert error.endswith("(start one with `tpx serve`, or set its address with -u)\n")
 
 
 @pytest.mark.usefixtures("_no_proxies")
@@ -191,7 +191,7 @@ def test_a_service_that_tpx_serve_is_not_is_to_be_looked_for_elsewhere(
 ) -> None:
     openai = ("--service-kind", "openai", "--endpoint", "v1/completions")
     assert main([*QUICK, "-u", "127.0.0.1:9", *openai]) == 99
-    assert capfd.readouterr().err.endswith(" (say with -u where it is)\n")
+    assert capfd.readouterr().err.endswith(" (set its address with -u)\n")
 
 
 def test_a_failure_of_every_request_is_3_with_the_servers_words(capfd: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def test_labels_go_into_the_json(tmp_path: Path) -> None:
         ),
         (
             "--warmup-seconds 1 --fixed-schedule --input-data README.md",
-            "--warmup-seconds needs a load that goes on: fixed schedule is sent once",
+            "--warmup-seconds needs a continuous load: fixed schedule is sent once",
         ),
         ("--labels a", "Failed to parse --labels. The value 'a' does not match <key=value>."),
         ("--labels a=1 --labels a=2", "--labels: a key is given more than once"),

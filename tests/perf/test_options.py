@@ -162,7 +162,7 @@ def test_repeatable_options_gather() -> None:
             "--input-data data.json",
             "Failed to parse --input-data. Unsupported type provided: 'data.json'. "
             "The available options are 'zero', 'random', path to a directory, or a json file; "
-            "nothing lies at that path.",
+            "there is no such file or directory.",
         ),
         ("--shape x", "Failed to parse --shape. There must be a colon after input name."),
         ("--shape x:0", "Failed to parse --shape. The dimensions of input tensor must be > 0."),

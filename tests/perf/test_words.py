@@ -152,7 +152,7 @@ def test_a_directory_that_is_not_needed_is_a_warning() -> None:
     wanted = read_words([*words, "--triton-server-directory=/opt/tritonserver"])
     assert wanted.config == read_words(words).config
     (warning,) = wanted.warnings
-    assert warning.startswith("--triton-server-directory changes nothing: ")
+    assert warning.startswith("--triton-server-directory has no effect: ")
 
 
 @pytest.mark.parametrize("length", [0, -3])

@@ -358,5 +358,5 @@ def test_more_strings_than_the_server_takes_are_refused_before_all_are_read() ->
     message.inputs.add(name="x", datatype="BYTES", shape=[1]).contents.bytes_contents.extend(
         [b"abc"] * 90_000
     )
-    with pytest.raises(InvalidRequest, match="more than the 1000 that this server takes"):
+    with pytest.raises(InvalidRequest, match="more than the 1000 that this server accepts"):
         decode_infer_request(message.SerializeToString(), max_strings=1000)

@@ -284,7 +284,7 @@ class TrialRunner:
             fault = fault or difference(wanted, await ask(self._http_address, model, requests), self._gate)
         self._faults[variant.name] = fault
         if fault:
-            raise MeasurementError(f"{fault}: it does not compute what the default computes")
+            raise MeasurementError(f"{fault}: it does not return the same results as the default")
 
     @property
     def _probes(self) -> Sequence[ResourceProbe]:

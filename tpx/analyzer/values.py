@@ -172,5 +172,5 @@ def _build_constraint(tag: str, bound: Bound, limit: object) -> Constraint:
     measured = metric(_RENAMED.get(tag, tag))
     sensible = "min" if measured.better == "higher" else "max"
     if bound != sensible and measured.unit != "%":  # percentages may be bounded on either side
-        raise ValueError(f"a {bound} of {measured.name} is not a constraint: it takes {sensible}")
+        raise ValueError(f"a {bound} of {measured.name} is not a valid constraint: use {sensible}")
     return Constraint(tag=measured.tag, bound=bound, limit=number(limit))

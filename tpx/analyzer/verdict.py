@@ -216,7 +216,7 @@ class ModelVerdict:
         if finding is Finding.INCONCLUSIVE:
             parts.append("Measure again on a quiet machine, or longer, before you change anything.")
         if finding is Finding.TIED and conclusion is None:
-            parts.append("Take the two as equal, and measure again before you change anything.")
+            parts.append("Consider them equal, and measure again before you change anything.")
         if conclusion is not None and conclusion.noise:
             parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
         if best.satisfies:

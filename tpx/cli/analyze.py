@@ -74,7 +74,7 @@ def profile(argv: Sequence[str]) -> int:
         _write_reports(view, config)
         return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
     complain(f"Error: {fault}")
-    complain("Everything measured before is kept: --resume goes on from there.")
+    complain("Everything measured before is kept: continue with --resume.")
     try:
         _write_reports(view, config)
     except TpxError as exc:  # a disk too full for the journal may be too full for the report
@@ -221,7 +221,7 @@ def _print_results(view: ReportView) -> None:
                 print(wrapped(f"  {line}", width))
     if run.outcome != "complete":
         why = f": {run.reason}" if run.reason else ""
-        told = f"The run was interrupted{why}. The space was not searched to its end: --resume goes on."
+        told = f"The run was interrupted{why}. The search is incomplete: continue with --resume."
         print(wrapped(told, width))
 
 

@@ -25,7 +25,7 @@ _STYLES = {CheckState.OK: "green", CheckState.DOUBTFUL: "yellow", CheckState.FAI
 def doctor(argv: Sequence[str]) -> int:
     """`tpx analyze doctor`, with the options of `profile`; return 1 if something would stop the run."""
     config = merge_options(argv)
-    with Console(stderr=True).status("Looking at what the run needs"):
+    with Console(stderr=True).status("Checking what the run needs"):
         checks = [*_check_options(config), *check_machine(config)]
         try:
             with asyncio.Runner(loop_factory=event_loop) as loop:
@@ -82,7 +82,7 @@ async def _check_nodes(config: ProfileSpec) -> list[Check]:
         machine = trials.machine
         found = f"{machine.name}: {machine.processor}, {machine.cores} cores"
         checks = [Check(what="nodes", state=CheckState.OK, found=found)]
-        remedy = "give the others a Ray cluster of their own, or leave it so"
+        remedy = "no action needed, or use a separate Ray cluster for them"
         checks += [
             Check(what="nodes", state=CheckState.DOUBTFUL, found=each, remedy=remedy) for each in left_out
         ]

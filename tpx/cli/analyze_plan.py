@@ -226,8 +226,8 @@ def _summarize_plan(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
     count = sum(model.measurement_count + repetitions(model) for model in found.models)
     stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
     lines = [
-        f"In all: at most {count} measurements, {stable} where they are stable at once, {longest} where none "
-        "ever is; fewer where more load or larger batches bring nothing.",
+        f"In total: at most {count} measurements, {stable} if each is stable at once, {longest} if none "
+        "ever is; fewer if more load or larger batches gain nothing.",
         _describe_server(config),
     ]
     if config.budget.budget is not None:

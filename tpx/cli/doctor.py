@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     """Run `tpx doctor` with these arguments; return the exit code."""
     try:
         config = from_argv(DoctorConfig, argv)
-        with Console(stderr=True).status("Looking at what is installed"):
+        with Console(stderr=True).status("Checking what is installed"):
             found = inspect(timeout_s=config.timeout_secs, backend_directory=config.backend_directory)
         faults = [_explain_unusable(found, name) for name in config.require]
     except TpxError as exc:

@@ -62,7 +62,7 @@ def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
 _ROOT_OPTIONS: list[Row] = [
     ("-V, --version", "print the version"),
     ("--install-completion [SHELL]", "set up completion for bash, zsh or fish; your shell unless named"),
-    ("--show-completion [SHELL]", "print what that would install"),
+    ("--show-completion [SHELL]", "print the completion script instead"),
     ("-h, --help", "show this help"),
 ]
 

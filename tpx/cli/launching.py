@@ -81,7 +81,7 @@ def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Pr
     """
     earlier = _read_earlier_run(config, say) if config.output.resume or config.output.retry_failed else None
     if earlier is not None and earlier.complete:
-        hint = "; --retry-failed tries again what failed" if earlier.failures else ""
+        hint = "; --retry-failed retries the failed trials" if earlier.failures else ""
         say(f"the run is complete: there is nothing to resume{hint}")
         yield None
         return
@@ -122,7 +122,7 @@ def _read_earlier_run(config: ProfileSpec, say: Say) -> RunRecords:
     check_same_run(earlier, config.as_settings(), path)
     if config.output.retry_failed:
         failures = earlier.failures
-        say(f"failed before, and tried again: {failures}" if failures else "nothing failed before")
+        say(f"failed before and retried: {failures}" if failures else "nothing failed before")
         if failures:
             earlier.retry_failed()
     return earlier

@@ -22,7 +22,7 @@ from tpx.report.files import STEP_SUMMARY, step_summary_path
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "
-SAY_WHERE = "say with -u where it is"
+SAY_WHERE = "set its address with -u"
 WHOM_TO_TRUST = (
     "trust its authority with --ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file"
 )

@@ -104,7 +104,7 @@ def _warn_about_options(config: ServeConfig, argv: Sequence[str]) -> None:
                 f"Warning: '{field.flag}' has been deprecated! Please use '--trace-config {instead}' instead."
             )
     for field in inert_flags(ServeConfig, argv):
-        complain(f"Warning: '{field.flag}' changes nothing: {field.option.help}")
+        complain(f"Warning: '{field.flag}' has no effect: {field.option.help}")
     strict = config.repository.strict_model_config
     if strict is None:
         return

@@ -125,7 +125,7 @@ class ClusterSupervisor:
             if spec.runs_as(before):
                 state.releases[state.release] = dict(plain)
                 state.desired = min(max(state.desired, spec.replica.bounds[0]), spec.replica.bounds[1])
-                state.tell("options changed; no replica has to be replaced")
+                state.tell("options changed; no replica needs to be replaced")
             else:
                 was = state.release
                 state.add_release(spec)

@@ -71,7 +71,7 @@ ADD_SUB = Example(
 
 IDENTITY = Example(
     name="identity",
-    description="gives back a row of 16 floats; shows what the server itself costs",
+    description="returns a row of 16 floats; shows the overhead of the server itself",
     config=IDENTITY_CONFIG,
     size_bytes=SIZE_BYTES,
     needs_onnx=True,

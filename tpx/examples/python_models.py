@@ -89,7 +89,7 @@ class TritonPythonModel:
 PYTHON = (
     Example(
         name="word_count",
-        description="counts words: a model that is a Python file, with a metric of its own",
+        description="counts words: a model in Python, with a custom metric",
         config=WORD_COUNT_CONFIG,
         size_bytes=20 * 1024,
         write_files=text_file("1/model.py", WORD_COUNT),

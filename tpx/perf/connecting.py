@@ -200,8 +200,8 @@ def fitted(spec: SessionSpec, server: ServerDescription) -> SessionSpec:
 def _list_fit_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescription) -> tuple[str, ...]:
     if fit.wire.stream_per_request != spec.wire.stream_per_request:
         return (
-            f"a stream of server '{server.name}' carries one request, so every request has a stream of its "
-            "own, as with --stream-per-request",
+            f"a stream of server '{server.name}' carries one request, so every request uses a separate "
+            "stream, as with --stream-per-request",
         )
     if fit is not spec:
         return (

@@ -91,7 +91,7 @@ class PaceSpec:
     max_threads: int = option(0, "maximum worker processes of --workers auto (perf_analyzer: threads)")
     poll: Poll = option(
         "sleep",
-        "how the client waits for responses: sleep, or busy, which polls on a core of its own, so that "
+        "how the client waits for responses: sleep, or busy, which polls on a dedicated core, so that "
         "the latency of 1 to 4 requests in flight contains no client wake-up",
         parse=_poll,
     )
@@ -105,7 +105,7 @@ class PaceSpec:
             raise UsageError("--gamma-shape requires --request-distribution gamma")
         if self.poll == "busy" and usable_processors() < POLLING_PROCESSORS:
             raise UsageError(
-                "--poll busy needs a processor of its own, and this process may use "
+                "--poll busy needs a dedicated processor, and this process may use "
                 f"{usable_processors():g} (taskset, or the container's limit): the server would wait for it"
             )
         if self.burst_size != 1 and self.request_distribution != "burst":

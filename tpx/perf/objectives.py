@@ -132,7 +132,7 @@ def _parse_objective(text: str) -> Objective:
     elif re.fullmatch(r"p[0-9]+(\.[0-9]+)?", name):
         percentile = float(name[1:])
         if not 0 < percentile < 100:
-            _refuse(text, f"a percentile lies between 0 and 100, not at {name[1:]}")
+            _refuse(text, f"a percentile must be between 0 and 100, not {name[1:]}")
     elif name not in _WORDS:
         _refuse(text, f"unknown figure '{name}' (known: p50, p99.9, ..., median, {', '.join(_WORDS)})")
     try:

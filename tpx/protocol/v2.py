@@ -116,6 +116,6 @@ def check_string_count(tensor: str, count: int, most: int) -> None:
     """Raise InvalidRequest for a BYTES input with too many elements: each becomes a Python object."""
     if count > most:
         raise InvalidRequest(
-            f"input '{tensor}' has {count} strings, more than the {most} that this server takes. "
+            f"input '{tensor}' has {count} strings, more than the {most} that this server accepts. "
             "Use --max-string-elements to increase the limit."
         )

@@ -295,7 +295,7 @@ def test_every_section_of_the_report_is_on_paper(batching: Run, tmp_path: Path) 
     text = " ".join(pdf_text(tmp_path / "report.pdf").split())
     for said in (
         "Model analysis: alexnet", "What to change", "tpx analyze apply", "Throughput and latency",
-        "Configurations", "alexnet_config_3", "What to choose from",
+        "Configurations", "alexnet_config_3", "Trade-offs",
         "Where the time goes", "The final rounds", "How the search went", "All measurements",
         "Where these figures come from", "Machine",
     ):  # fmt: skip

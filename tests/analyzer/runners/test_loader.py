@@ -78,7 +78,7 @@ class Starts:
 
     async def __call__(self, launch: Launch, timeout_s: float) -> FakeServer:
         if self.lost and self.started:
-            raise ServerLost("it does not answer any more")
+            raise ServerLost("it no longer responds")
         self.started.append(FakeServer(len(self.started) + 1, ours=self.ours))
         return self.started[-1]
 
@@ -190,7 +190,7 @@ def test_a_lost_server_is_no_failed_trial() -> None:
             raise WireError("the connection broke")
 
         work = asyncio.create_task(breaks())
-        with pytest.raises(ServerLost, match="does not answer any more"):
+        with pytest.raises(ServerLost, match="no longer responds"):
             await server.guard(work, 1)
         await server.close()
 

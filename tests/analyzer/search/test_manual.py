@@ -30,7 +30,7 @@ def test_the_default_comes_first_and_then_the_list_in_its_order() -> None:
 def test_what_changes_nothing_is_the_default_and_not_measured_again() -> None:
     found = manual({"max_batch_size": 8}, {"max_batch_size": 2})
     assert names(found) == ["m_config_default", "m_config_0"]
-    assert found.decisions[1].text == "max_batch_size: 8 is what the default has: not measured again"
+    assert found.decisions[1].text == "max_batch_size: 8 equals the default: not measured again"
 
 
 def test_the_same_change_has_one_name_whatever_the_order_of_its_keys() -> None:

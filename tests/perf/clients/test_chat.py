@@ -117,7 +117,7 @@ def test_an_answer_without_a_message_has_failed(tmp_path: Path) -> None:
     (error,) = result.errors
     assert (error.code, error.message.partition(":")[0]) == (
         "OpenAI error",
-        "the answer holds no message that the conversation could go on with",
+        "the response has no message to continue the conversation with",
     )
 
 
@@ -169,7 +169,7 @@ def test_what_became_of_the_conversations_is_told(
     assert "  Sending every conversation of the input data once\n" in out
     assert "Session concurrency: 2\n" in out
     assert "Conversations: 2 of 3 finished, 1 turns not sent" in out
-    assert "--request-count changes nothing" in err
+    assert "--request-count has no effect" in err
     (figures,) = json.loads(own.read_bytes())["levels"]
     assert figures["sessions"] == {"total": 3, "finished": 2, "unsent_turns": 1}
     assert table.read_text().startswith("Session Concurrency,")

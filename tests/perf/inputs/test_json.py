@@ -179,7 +179,7 @@ def test_what_cannot_be_found_out_about_a_shape_is_asked_for(tmp_path: Path) -> 
         ("{", "failed to parse the specified json file"),
         ("[]", "expected an object with a field 'data'"),
         ({"dataa": []}, "The json file doesn't contain data field"),
-        ({"data": {}}, "'data' has to be a list"),
+        ({"data": {}}, "'data' must be a list"),
         ({"data": []}, "The dataset provided is empty"),
         ({"data": [[]]}, "The dataset provided is empty"),
         ({"data": [[{"x": [1, 2]}], {"x": [1, 2]}]}, "a combination of objects and arrays"),
@@ -202,7 +202,7 @@ def test_a_file_of_another_form_is_refused(tmp_path: Path, document: Any, text: 
         ({"x": [1, 2], "z": [1]}, "'z' is not found in the model configuration .*has: x"),
         ({"x": [1, 2], "timestamp": [-1]}, "a timestamp is a number of milliseconds"),
         ({"x": [1, 2], "payload": [{}]}, "'payload' is for services that take JSON"),
-        (3, "a step has to be an object"),
+        (3, "a step must be an object"),
     ],
 )
 def test_a_step_that_is_wrong_is_named(tmp_path: Path, step: Any, text: str) -> None:

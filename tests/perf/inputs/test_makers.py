@@ -106,7 +106,7 @@ def test_bytes_are_any_bits_as_perf_analyzers_random_data() -> None:
     [
         ("BYTES", "x=range:0:1", "BYTES, which has no range"),
         ("INT8", "x=range:0:128", r"does not fit into INT8 \(-128 to 127\)"),
-        ("INT8", "x=range:0.5:1", "the bounds of INT8 have to be integers"),
+        ("INT8", "x=range:0.5:1", "the bounds of INT8 must be integers"),
         ("FP32", "z=ones", r"--input z: model 'net' has no such input .*has: x"),
     ],
 )

@@ -72,7 +72,7 @@ def test_a_shape_tensor_is_sent_once_for_a_batch(tmp_path: Path) -> None:
         "x": [[0], [1]],
         "s": [7, 8],
     }
-    with pytest.raises(UsageError, match="a shape tensor has to be the same in all steps of a batch"):
+    with pytest.raises(UsageError, match="a shape tensor must be the same in all steps of a batch"):
         requests(tmp_path, [same[0], same[1] | {"s": [7, 9]}], description, batch_size=2)
 
 

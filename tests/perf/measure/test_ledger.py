@@ -177,8 +177,7 @@ def test_a_counted_level_whose_server_went_is_an_error_with_the_reason_alone() -
     result = result_of(ledger, Ending(failures=failures, failed=40, interrupted=False, lost=lost))
     assert (result.verdict, result.warnings) == (Verdict.ERRORS, ())
     assert result.reason == (
-        "The server does not answer any more: the last 40 requests failed, over 19 s. "
-        "The first: HTTP 500: broken"
+        "The server no longer responds: the last 40 requests failed, over 19 s. The first: HTTP 500: broken"
     )
     assert result.requests == len(rows) - 40
 

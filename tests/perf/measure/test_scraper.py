@@ -115,7 +115,7 @@ def test_what_is_no_page_is_noticed_and_counted() -> None:
         assert scraper.figures((0, 1)) is None
 
     (notice,) = played(scene, status=404)
-    assert notice.endswith("/metrics: HTTP 404; measuring goes on without")
+    assert notice.endswith("/metrics: HTTP 404; the run continues without metrics")
 
 
 @pytest.mark.parametrize("path", ["/metrics"])

@@ -177,7 +177,7 @@ def test_a_client_that_polls_measures_and_is_not_called_busy(
 
 def test_polling_is_refused_without_a_processor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tpx.perf.levels.usable_processors", lambda: 1.5)
-    with pytest.raises(UsageError, match=r"--poll busy needs a processor of its own, .* may use 1\.5"):
+    with pytest.raises(UsageError, match=r"--poll busy needs a dedicated processor, .* may use 1\.5"):
         from_argv(SessionSpec, ["-m", "net", "--poll", "busy"])
 
 

@@ -129,9 +129,9 @@ def test_where_no_file_tells_the_backend_it_is_said_what_is_there(tmp_path: Path
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(ConfigError) as caught:
         fill_backend(config(), tmp_path)
-    assert "has no file that tells it (model.savedmodel, " in caught.value.message
+    assert "has no file that identifies it (model.savedmodel, " in caught.value.message
     assert "but b.bin, c.bin, d.bin, e.bin, f.bin, ...: rename the file" in caught.value.message
-    with pytest.raises(ConfigError, match="The model has no version: 'net/1' is the place of a file"):
+    with pytest.raises(ConfigError, match="The model has no version: 'net/1' should contain a file"):
         fill_backend(config(), None)
 
 

@@ -337,7 +337,7 @@ def test_a_model_without_a_usable_version_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("files", "hint"),
     [
-        (["model.onnx"], "'{0}/model.onnx' belongs into the directory of a version: '{0}/1/model.onnx'"),
+        (["model.onnx"], "'{0}/model.onnx' belongs in a version directory: '{0}/1/model.onnx'"),
         (["v1/model.onnx"], "'{0}' has no directory of a version, such as '{0}/1'"),
         (["3/model.onnx", "7/model.onnx"], "'{0}' has: 3, 7"),
     ],

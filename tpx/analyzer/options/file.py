@@ -61,7 +61,7 @@ def _check_options(config: ProfileSpec) -> ProfileSpec:
             known = ", ".join(models[:MODELS_SHOWN]) + (" ..." if len(models) > MODELS_SHOWN else "")
             raise UsageError(
                 f"--profile-models: {repository} has no model '{model}'{nearest(model, models)} "
-                f"(has: {known or 'no model at all'})"
+                f"(has: {known or 'no models'})"
             )
     return config
 

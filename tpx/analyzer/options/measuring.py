@@ -246,7 +246,7 @@ class ProfileOutputSpec:
                 known = (*COLUMNS, *METRICS)
                 if tag not in known and not tag.startswith(BACKEND_PARAMETER):
                     flag = flag_of(name)
-                    raise UsageError(f"{flag}: there is no column '{tag}'{nearest(tag, known)}")
+                    raise UsageError(f"{flag}: unknown column '{tag}'{nearest(tag, known)}")
 
     @property
     def results_path(self) -> Path:

@@ -117,7 +117,7 @@ def _parse_loads(name: str, text: str) -> tuple[int, ...]:
 def perf_warnings(flags: Flags) -> tuple[str, ...]:
     """Return a warning for each flag without effect, naming the option to use, and for unused values."""
     lines = [
-        f"{name} changes nothing, tpx analyze sets it: see {DECIDED[name]}"
+        f"{name} has no effect, tpx analyze sets it: see {DECIDED[name]}"
         for name in flags
         if name in DECIDED and name not in OBEYED
     ]
@@ -149,7 +149,7 @@ GENAI_INSTEAD: Mapping[str, str] = {
 """Flags for features of genai-perf that tpx lacks -> what to use instead."""
 GENAI_NEEDLESS: Mapping[str, str] = {
     "tokenizer": "the service counts its tokens",
-    "backend": "models are asked through the OpenAI API, whatever runs them",
+    "backend": "models are called through the OpenAI API, whatever runs them",
 }
 """Flags that tpx does not need -> reason."""
 
@@ -208,7 +208,7 @@ def language_warnings(flags: Flags, model_type: str) -> tuple[str, ...]:
     if model_type != "LLM":
         return ("genai_perf_flags change nothing: they are for model_type LLM",) if flags else ()
     return tuple(
-        f"genai_perf_flags: {name} changes nothing: {GENAI_NEEDLESS[name]}"
+        f"genai_perf_flags: {name} has no effect: {GENAI_NEEDLESS[name]}"
         for name in flags
         if name in GENAI_NEEDLESS
     )

@@ -160,7 +160,7 @@ def member_warnings(spec: "ProfileSpec") -> Iterator[str]:
         plain = ModelToProfile(name=model.name)
         for name in _OF_THE_LOAD:
             if getattr(model, name) != getattr(plain, name):
-                yield f"composing model '{model.name}': {name} changes nothing: it has no load of its own"
+                yield f"composing model '{model.name}': {name} has no effect: it has no load of its own"
 
 
 def idle_warnings(spec: "ProfileSpec") -> Iterator[str]:
@@ -170,16 +170,16 @@ def idle_warnings(spec: "ProfileSpec") -> Iterator[str]:
     for name in (*given(spec.server), *given(spec.docker)):
         if launch not in taken.get(name, (launch,)):
             modes = " and ".join(taken[name])
-            yield f"{flag_of(name)} changes nothing with --triton-launch-mode {launch}: it is for {modes}"
+            yield f"{flag_of(name)} has no effect with --triton-launch-mode {launch}: it is for {modes}"
     for name in given(spec.optuna) if search != "optuna" else ():
-        yield f"{flag_of(name)} changes nothing: it is for --run-config-search-mode optuna"
+        yield f"{flag_of(name)} has no effect: it is for --run-config-search-mode optuna"
     if spec.budget.pareto and search not in (None, "pareto"):
-        yield f"--pareto changes nothing with --run-config-search-mode {search}"
+        yield f"--pareto has no effect with --run-config-search-mode {search}"
     listed = spec.strategy.run_config_search_disable or any(m.sweep for m in spec.models.profile_models)
     for name in given(spec.axes):
         if name in _NO_AXES:
             continue
         if listed and search not in _SEARCHES_ALL:
-            yield f"{flag_of(name)} changes nothing where configurations are listed: list its values there"
+            yield f"{flag_of(name)} has no effect if configurations are listed: list its values there"
         elif search == "brute":
-            yield f"{flag_of(name)} changes nothing with --run-config-search-mode brute"
+            yield f"{flag_of(name)} has no effect with --run-config-search-mode brute"

@@ -119,7 +119,7 @@ class ProfileSpec:
 
         told = given(self)
         inert = [
-            f"{field.flag} changes nothing: {field.option.help}"
+            f"{field.flag} has no effect: {field.option.help}"
             for field in fields_of(ProfileSpec)
             if field.option.inert and field.name in told
         ]

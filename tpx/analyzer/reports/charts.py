@@ -250,7 +250,7 @@ class Plot:
     def __post_init__(self) -> None:
         for tag in (self.x_axis, self.y_axis):
             if tag not in LOADS and tag not in METRICS:
-                raise UsageError(f"plot '{self.name}': there is no axis '{tag}'{nearest(tag, _AXES)}")
+                raise UsageError(f"plot '{self.name}': unknown axis '{tag}'{nearest(tag, _AXES)}")
 
     @property
     def of_gpus(self) -> bool:

@@ -114,7 +114,7 @@ GAIN: Shown = TableField(
     column=Column(
         header="vs default",
         numeric=True,
-        hint="better at what is asked for than the default, each at its own best load",
+        hint="gain over the default on the objectives, each at its own best load",
     ),
     cell=_gain_cell,
 )
@@ -205,11 +205,11 @@ def resource_columns(view: ModelView) -> Iterator[Shown]:
         yield measured("gpu_utilization", "GPU %", "mean utilization")
     prices = view.report.prices
     figures: Iterable[tuple[str, str, Callable[[Measurement], float | None]]] = (
-        ("GPU +MB", "GPU memory beyond the server without models", prices.gpu_above_idle_mb),
+        ("GPU +MB", "GPU memory above that of the server without models", prices.gpu_above_idle_mb),
         ("CPU %", "processor time of the server, in percent of one processor", lambda m: m.cpu_percent),
-        ("J/inf", "joules of an inference: mean power over throughput", joules_per_inference),
+        ("J/inf", "joules per inference: mean power divided by throughput", joules_per_inference),
         ("J/inf net", "the same without the power of the idle machine", prices.joules_above_idle),
-        ("cost/1M", "of a million inferences, by the price of an hour", prices.cost_per_million),
+        ("cost/1M", "cost of a million inferences, by the price per hour", prices.cost_per_million),
     )
     for header, hint, value in figures:
         if view.gpus or not header.startswith("GPU"):
@@ -234,7 +234,7 @@ def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterat
         )
     if tied:
         yield TableField(
-            column=Column(header="Tied", hint="cannot be told from the best by the final rounds"),
+            column=Column(header="Tied", hint="indistinguishable from the best in the final rounds"),
             cell=lambda line: words("tied", "ok") if line.tied else words(""),
         )
 

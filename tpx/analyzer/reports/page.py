@@ -176,7 +176,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     sections += section("Configurations", configurations_grid(f"{key}-configurations", view))
     front = pareto_chart(f"{key}-pareto", ranking, gpus=view.gpus, most=view.most_measurements)
     sections += section(
-        "What to choose from",
+        "Trade-offs",
         chart_picture(front),
         lead=_PARETO + (_UNCONFIRMED if any(r.settled for r in ranking) else ""),
     )

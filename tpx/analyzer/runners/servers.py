@@ -241,8 +241,8 @@ class RemoteServer:
         while not await self._control.live():
             if loop.time() > ends and self._met:
                 raise ServerLost(
-                    f"the server at {self._address} does not answer any more (for {timeout_s:g} s); when it "
-                    "does again, --resume goes on from here"
+                    f"the server at {self._address} no longer responds (for {timeout_s:g} s); when it "
+                    "does again, continue with --resume"
                 )
             if loop.time() > ends:
                 raise UsageError(

@@ -72,7 +72,7 @@ class SearchDriver:
     def tell(self, trial: Trial, outcome: Outcome) -> None:
         """Record the outcome of the trial returned by `ask`, and advance."""
         if trial != self._next:
-            raise ValueError(f"told about {trial}, asked for {self._next}")
+            raise ValueError(f"got the outcome of {trial}, asked for {self._next}")
         self._told.append((trial, outcome))
         self._next = self._advance(outcome)
 

@@ -258,7 +258,7 @@ class _Listed:
             if variant.is_default and delta:
                 text = ", ".join(f"{key}: {value}" for key, value in delta.items())
                 text = text if len(text) <= FIELD_SHOWN else f"{text[:FIELD_SHOWN]} ..."
-                self._decide(variant, f"{text} is what the default has: not measured again")
+                self._decide(variant, f"{text} equals the default: not measured again")
             elif variant.name not in swept:
                 unfitting = self._explain_misfit(variant)
                 if unfitting:

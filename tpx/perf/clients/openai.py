@@ -41,7 +41,7 @@ STREAM: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 """Members that request a stream which ends with its token count."""
 Message = JsonObject
 
-NO_MESSAGE = "the answer holds no message that the conversation could go on with: no choices[0].message"
+NO_MESSAGE = "the response has no message to continue the conversation with: no choices[0].message"
 
 
 class EventConnection(HttpClientConnection):

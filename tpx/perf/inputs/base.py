@@ -129,7 +129,10 @@ def parse_data(text: str) -> str:
     if not Path(text).exists():
         choices = "'zero', 'random', path to a directory, or a json file"
         known = f"The available options are {choices}"
-        refuse("--input-data", f"Unsupported type provided: '{text}'. {known}; nothing lies at that path.")
+        refuse(
+            "--input-data",
+            f"Unsupported type provided: '{text}'. {known}; there is no such file or directory.",
+        )
     return text
 
 

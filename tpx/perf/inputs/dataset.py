@@ -113,7 +113,7 @@ def _read_file(path: Path) -> _File:
         if validation is None:
             raise UsageError(f"{path}: {MISALIGNED}")
     if data is None:
-        raise UsageError(f"{path}: 'data' has to be a list of steps, or of lists of steps")
+        raise UsageError(f"{path}: 'data' must be a list of steps, or of lists of steps")
     unread = sorted(set(document) - {"data", "validation_data"})
     notices = [f"{path}: the field '{name}' is not read (known: data, validation_data)" for name in unread]
     return _File(data, validation, tuple(notices))

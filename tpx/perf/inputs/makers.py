@@ -69,7 +69,7 @@ def _check_batch(model: ModelDescription, batch_size: int) -> None:
         sizes = (
             f"--shape {s.name}:{','.join(map(str, assumed((batch_size, *s.shape[1:]))))}" for s in open_first
         )
-        hint = f"; larger tensors are asked for with {' '.join(sizes)}" if open_first else ""
+        hint = f"; request larger tensors with {' '.join(sizes)}" if open_first else ""
         raise UsageError(f"can not specify batch size > 1 as the model does not support batching{hint}")
     if batch_size > model.max_batch_size:
         raise UsageError(
@@ -174,7 +174,7 @@ def _check_range(spec: TensorDescription, source: InputSource, flag: str) -> Non
         return
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if not (isinstance(source.low, int) and isinstance(source.high, int)):
-        raise UsageError(f"{flag}: the bounds of {spec.datatype} have to be integers")
+        raise UsageError(f"{flag}: the bounds of {spec.datatype} must be integers")
     if source.low < low or source.high > high:
         raise UsageError(f"{flag}: the range does not fit into {spec.datatype} ({low} to {high})")
 

@@ -127,7 +127,7 @@ class _RequestMaker:
     def notices(self) -> tuple[str, ...]:
         if self._bytes >= NOTICED_BYTES:
             taken = f"{self._bytes / GIB:.1f} GiB of memory"
-            self._notices.append(f"the requests, which are all made beforehand, take {taken}")
+            self._notices.append(f"the requests, which are encoded before the load, take {taken}")
         return tuple(self._notices)
 
     def share_outputs(self, data: DataSet) -> None:

@@ -99,7 +99,7 @@ def stacked(
                 )
             if spec.shape_tensor and bytes(tensor.data) != bytes(first.data):
                 raise UsageError(
-                    f"{where}, tensor '{spec.name}': a shape tensor has to be the same in all steps of a "
+                    f"{where}, tensor '{spec.name}': a shape tensor must be the same in all steps of a "
                     f"batch ({places[0]})"
                 )
         if batched and not spec.shape_tensor:
@@ -173,7 +173,7 @@ class StepReader:
 
 def _check_entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:
     if not isinstance(value, dict):
-        raise UsageError(f"{where}: a step has to be an object of tensors, got {type(value).__name__}")
+        raise UsageError(f"{where}: a step must be an object of tensors, got {type(value).__name__}")
     for name in value:
         if name in known or name in (MODEL, TIMESTAMP):
             continue

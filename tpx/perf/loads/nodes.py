@@ -133,7 +133,7 @@ class NodeWorker:
 
     def listen(self) -> None:
         if self._fault:
-            raise MeasurementError(f"{self._name} of tpx perf: {self._fault}; what it measured is lost")
+            raise MeasurementError(f"{self._name} of tpx perf: {self._fault}; its measurements are lost")
         silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
         if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
             raise MeasurementError(

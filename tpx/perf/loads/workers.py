@@ -78,7 +78,7 @@ class LocalWorker:
         if not self._process.is_alive():
             raise MeasurementError(
                 f"{self._name} of tpx perf ended unexpectedly (exit code {self._process.exitcode}); "
-                "what it measured is lost"
+                "its measurements are lost"
             )
 
     def listen(self) -> None:
@@ -89,7 +89,7 @@ class LocalWorker:
             self._process.kill()
             raise MeasurementError(
                 f"{self._name} of tpx perf has not responded for {silent_ns / 1e9:.0f} s: it is stopped, or "
-                "the machine is overloaded; what it measured is lost"
+                "the machine is overloaded; its measurements are lost"
             )
 
     def say(self, command: LoadRequest | Go | Stop) -> None:

@@ -135,7 +135,7 @@ class Scraper:
                 self._failed += 1
                 self._report_once(
                     str(exc),
-                    f"no metrics from {self._place}: {exc}; measuring goes on without",
+                    f"no metrics from {self._place}: {exc}; the run continues without metrics",
                 )
                 return
         # parsing costs this process, not the server: it is timed separately

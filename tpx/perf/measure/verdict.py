@@ -95,7 +95,7 @@ def judge(measured: MeasuredLevel) -> Judgement:
             reason = f"No valid requests recorded in a window: {what}"
         return Judgement(Verdict.ERRORS, False, reason)
     if ending.lost:
-        reason = f"The server does not answer any more: {ending.lost}.{_describe_first_error(errors)}"
+        reason = f"The server no longer responds: {ending.lost}.{_describe_first_error(errors)}"
         return Judgement(Verdict.ERRORS, False, reason)
     limit = measured.status.limit
     if limit is not None and limit.outcome is Outcome.VIOLATED:
@@ -181,7 +181,7 @@ def _check_littles_law(measured: MeasuredLevel) -> Iterator[str]:
         yield (
             f"Measurement inconsistent: by throughput and latency {in_flight:.2f} requests were in "
             f"flight, {off * 100:.0f}% off the concurrency of {level.value:g} (Little's law). Longer windows "
-            "help where requests take nearly as long as one."
+            "help if requests take nearly as long as a window."
         )
 
 

@@ -265,7 +265,7 @@ RULES: tuple[OptionRule, ...] = (
     ),
     OptionRule(
         lambda s: s.course.warmup_seconds and s.levels.kind.once,
-        "--warmup-seconds needs a load that goes on: {0.levels.kind.text} is sent once",
+        "--warmup-seconds needs a continuous load: {0.levels.kind.text} is sent once",
     ),
     OptionRule(
         lambda s: s.answers.slo and s.load.binary_search,

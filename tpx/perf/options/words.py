@@ -107,11 +107,9 @@ def read_words(argv: Sequence[str]) -> ParsedWords:
     chosen.pop("version", None)
     found: list[str] = []
     if chosen.pop("triton_server_directory", None) is not None:
-        found.append(f"--triton-server-directory changes nothing: {_NEEDLESS}")
+        found.append(f"--triton-server-directory has no effect: {_NEEDLESS}")
     if chosen.get("session_concurrency") and chosen.get("request_count"):
-        found.append(
-            "--request-count changes nothing: --session-concurrency sends every turn of the data once"
-        )
+        found.append("--request-count has no effect: --session-concurrency sends every turn of the data once")
     found += (
         f"{name} is deprecated and will be removed in an upcoming version. Use {successor} instead."
         for field, (name, successor) in _SUCCESSORS.items()

@@ -49,7 +49,7 @@ def _describe_gpu() -> Description:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as exc:
-        return Description(lacks=f"there is no NVIDIA driver that answers: {exc}")
+        return Description(lacks=f"no working NVIDIA driver: {exc}")
     try:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         return Description(

@@ -77,14 +77,12 @@ def _find_platform_backend(platform: str, model: str) -> str:
 def _explain_unrecognised(model: str, version_directory: Path | None) -> str:
     known = ", ".join(RECOGNISED_FILES)
     if version_directory is None:
-        return (
-            f"The model has no version: '{model}/1' is the place of a file that tells its backend ({known})"
-        )
+        return f"The model has no version: '{model}/1' should contain a file that identifies it ({known})"
     there = sorted(entry.name for entry in version_directory.iterdir()) if version_directory.is_dir() else []
     listed = ", ".join(there[:_LISTED]) + (", ..." if there[_LISTED:] else "")
     return (
-        f"'{version_directory}' has no file that tells it ({known}), but {listed or 'nothing'}: rename the "
-        "file, or say backend and default_model_filename in config.pbtxt"
+        f"'{version_directory}' has no file that identifies it ({known}), but {listed or 'nothing'}: rename "
+        "the file, or say backend and default_model_filename in config.pbtxt"
     )
 
 

@@ -272,7 +272,7 @@ def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
     elif present:
         hint = f" ('{source.place}' has: {', '.join(map(str, sorted(present)))})"
     elif file is not None:
-        hint = f" ('{file}' belongs into the directory of a version: '{source.directory / '1' / file.name}')"
+        hint = f" ('{file}' belongs in a version directory: '{source.directory / '1' / file.name}')"
     else:
         hint = f" ('{source.place}' has no directory of a version, such as '{source.place}/1')"
     raise NoVersion(

@@ -165,7 +165,7 @@ class SequenceTable:
             if parameters.get("sequence_id"):
                 raise InvalidRequest(
                     f"inference request to model '{self._model_name}' must not specify a correlation ID: "
-                    "its sequences are iterative, each request is one of its own"
+                    "its sequences are iterative, each request is a separate sequence"
                 )
             parameters["sequence_id"] = next(self._ids)
             parameters["sequence_start"] = True

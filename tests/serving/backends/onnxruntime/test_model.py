@@ -269,7 +269,7 @@ _FLOATS = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
         ),
         (
             helper.make_optional_type_proto(_FLOATS),
-            "type optional(tensor(float)), which the v2 protocol does not support: it has tensors alone",
+            "type optional(tensor(float)), which the v2 protocol does not support: it supports only tensors",
         ),
         (
             helper.make_tensor_type_proto(TensorProto.FLOAT8E4M3FN, [1]),

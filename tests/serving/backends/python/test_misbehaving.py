@@ -151,7 +151,7 @@ def test_a_crash_loop_ends_and_harms_no_other_model(repository: Path) -> None:
     add(repository, "broken", config=config)
     with serving(repository) as live, while_others_serve(live) as others:
         assert ask(live, "broken", 1).status == 503
-        eventually(lambda: "again and again" in ask(live, "broken", 1).error, 30)
+        eventually(lambda: "died repeatedly" in ask(live, "broken", 1).error, 30)
         assert sum(others.counts.values()) > 100
 
 

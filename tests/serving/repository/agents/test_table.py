@@ -87,7 +87,7 @@ def test_a_library_of_tritons_is_told_to_be_one(journal: Journal) -> None:
     library = journal.agents / "vault" / "libtritonrepoagent_vault.so"
     library.parent.mkdir()
     library.touch()
-    with pytest.raises(ConfigError, match="has a library of Triton's, tpx takes only agents in Python"):
+    with pytest.raises(ConfigError, match="has a library of Triton's, tpx supports only agents in Python"):
         agent("vault", journal.agents)
 
 

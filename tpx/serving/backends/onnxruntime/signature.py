@@ -30,7 +30,7 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 _DATATYPES = {f"tensor({kind})": name for kind, name in NUMPY_NAMES.items()}
 _DATATYPES |= {"tensor(float)": "FP32", "tensor(double)": "FP64"}
 _DATATYPES |= {"tensor(string)": "BYTES", "tensor(bfloat16)": "BF16"}
-_TENSORS = ": it has tensors alone, let the graph take and give those"
+_TENSORS = ": it supports only tensors, use these as inputs and outputs of the graph"
 _ADVICE = {
     "map(": ": export the model without ZipMap (skl2onnx: options={'zipmap': False}), for plain "
     "probabilities",

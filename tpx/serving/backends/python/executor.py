@@ -201,8 +201,8 @@ class PythonExecutor:
                 delay_s = self._restarts.died(time.perf_counter_ns())
                 if delay_s is None:
                     self.failure = (
-                        f"Stub process '{name}' is not healthy: it has died again and again, and is not "
-                        "restarted any more. Load the model again once its cause is removed."
+                        f"Stub process '{name}' is not healthy: it has died repeatedly and is no longer "
+                        "restarted. Fix the cause, then load the model again."
                     )
                     log.error("%s", self.failure)
                     self.on_change()

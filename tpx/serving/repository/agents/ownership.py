@@ -50,7 +50,7 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
     fault = f"unable to find repository agent '{name}' of model_repository_agents.agents"
     if _find_agent_file(name, directory, f"libtritonrepoagent_{name}.so") is not None:
         fault += (
-            f": '{directory / name}' has a library of Triton's, tpx takes only agents in Python, agent.py"
+            f": '{directory / name}' has a library of Triton's, tpx supports only agents in Python, agent.py"
         )
     there = sorted(path.parent.name for path in directory.glob("*/agent.py"))
     raise ConfigError(unknown(AGENTS, name, fault, there))
