@@ -171,7 +171,7 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
     """Assess a percentile or an error rate by the binomial distribution.
 
     MET if a server violating the bound would show so few violations with a probability of at most 1 -
-    `confidence`; BROKEN the other way round.
+    `confidence`; VIOLATED the other way round.
     """
     doubt = 1 - confidence
     trials, wrong = counted.requests / counted.effect, counted.violations / counted.effect

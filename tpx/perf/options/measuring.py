@@ -82,7 +82,7 @@ def parse_share(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerSpec:
-    """Options for stability, objectives, the knee, and explanations."""
+    """Options for stability and objectives."""
 
     stability: Literal["pa", "ci"] | None = option(
         None,

@@ -35,22 +35,9 @@ PERF_ANALYZER = frozenset(_NAMES.split())
 """perf_analyzer's long options: an unambiguous prefix of one means it, even if tpx has one like it."""
 
 REFUSED: Mapping[str, str] = {
-    "--arrival": "use --request-distribution constant, poisson, gamma or burst, with --gamma-shape "
-    "and --burst-size, or --request-intervals FILE",
-    "--co-correction": "latencies at a request rate always count from the intended send time; those from "
-    "the actual one are shown if they differ",
-    "--compare": "use --json NEW.json, then `tpx perf compare BASE.json NEW.json`",
-    "--confidence": "confidence intervals of figures are 95%; --slo-confidence sets that of objectives",
     "--enable-mpi": "use --models a:3,b:1 to load several models at once",
     "--grpc-method": "only Triton's services can be called over gRPC (-i grpc)",
-    "--levels": "use --concurrency-range 1,2,8 or --request-rate-range 10,50 for a list of levels",
-    "--multi": "use --models a:3,b:1 to load several models at once",
-    "--pin": "use `taskset -c 0-3 tpx perf ...`, which also pins the worker processes",
     "--proto": "only Triton's services can be called over gRPC (-i grpc)",
-    "--repeat": "list a level several times to repeat it: --concurrency-range 4,4,4",
-    "--search": "use --slo 'p99<20ms' to find the highest concurrency; add --request-rate-range for rates",
-    "--step": "use --concurrency-range 1:64:x2 for a geometric range",
-    "--target": "use --ab URL1 URL2 to compare servers",
 }
 """Options that tpx does not have, with the alternative to name in the error."""
 
