@@ -93,6 +93,15 @@ class ModelVerdict:
         return self.run.model
 
     @property
+    def recommended(self) -> str:
+        """Name of the recommended configuration; empty if none satisfies the constraints."""
+        return self.best.name if self.best is not None and self.best.satisfies else ""
+
+    @property
+    def tied(self) -> tuple[str, ...]:
+        return self.conclusion.tied if self.conclusion else ()
+
+    @property
     def limits(self) -> tuple[ModelConstraint, ...]:
         """Constraints as separate limits."""
         return limits_of(self.goals, self.model)
@@ -105,7 +114,7 @@ class ModelVerdict:
     @property
     def badge(self) -> str:
         """The verdict in a few words."""
-        if self.finding is Finding.BETTER and self.conclusion is not None and self.conclusion.tied:
+        if self.finding is Finding.BETTER and self.tied:
             return "Better, tied: the cheapest is recommended"
         return _BADGES[self.finding][0]
 
@@ -140,7 +149,7 @@ class ModelVerdict:
                 f"{self.inconclusive}"
             )
         if finding is Finding.DEFAULT:
-            better = "best" if self.conclusion is None or not self.conclusion.tied else "as good as the best"
+            better = "as good as the best" if self.tied else "best"
             return f"the default configuration is {better}: {self._describe_figures(best)}{under}"
         if default is None:
             missing = "the default configuration could not be measured"
@@ -198,8 +207,8 @@ class ModelVerdict:
         equal = equal_loads(self.best, self.default, self.goals) if self.default else ()
         if equal and self.best.satisfies:
             text += f"; under equal load, measured once each: {', '.join(map(str, equal))}"
-        if conclusion is not None and conclusion.tied:
-            text += f"; tied with: {', '.join(conclusion.tied)}"
+        if conclusion is not None and self.tied:
+            text += f"; tied with: {', '.join(self.tied)}"
             sure = " that is certainly not worse than the default" if conclusion.passes_over else ""
             certain = self.finding is not Finding.INCONCLUSIVE
             recommends = certain and self.best is not self.default

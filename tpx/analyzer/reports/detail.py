@@ -41,12 +41,12 @@ def detail_path(name: str) -> Path:
 def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:
     verdict = view.verdict
     badge: tuple[str, Tone] = ("Measured", "neutral")
-    if ranked.name == view.recommended:
+    if ranked.name == view.verdict.recommended:
         sure = verdict.finding is not Finding.INCONCLUSIVE
         badge = ("Recommended", "good") if sure else ("Inconclusive", "warn")
     elif not ranked.satisfies:
         badge = "Misses the constraints", "bad"
-    elif ranked.name in view.tied:
+    elif ranked.name in view.verdict.tied:
         badge = "Tied with the best", "good"
     elif ranked.run.variant.is_default:
         badge = "The default", "neutral"
@@ -69,7 +69,7 @@ def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:
 
 
 def _build_configuration(ranked: RankedVariant, view: ModelView) -> Section:
-    report, default, configuration = view.report, view.default, ranked.run.configuration
+    report, default, configuration = view.report, view.verdict.default, ranked.run.configuration
     provenance = report.run.started.provenance
     words = ("tpx", "analyze", "apply", ranked.name, "--export-path", str(report.export_path))
     facts = {
@@ -92,12 +92,12 @@ def _build_configuration(ranked: RankedVariant, view: ModelView) -> Section:
 
 def build_detail(report: ReportView, name: str) -> Document:
     """Return the report of a measured configuration. Raises UsageError if the run has none of this name."""
-    every = [(view, ranked) for view in report.models for ranked in view.ranking]
+    every = [(view, ranked) for view in report.models for ranked in view.verdict.ranking]
     known = {ranked.name: (view, ranked) for view, ranked in reversed(every)}
     if name not in known:
         raise UsageError(f"the run has not measured '{name}'{nearest(name, [r.name for _, r in every])}")
     view, ranked = known[name]
-    default = view.default
+    default = view.verdict.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
     chart = load_chart("chart", compared, (), view.verdict.goals)
     load = "" if chart is None else chart.label_name
@@ -134,7 +134,7 @@ def build_detail(report: ReportView, name: str) -> Document:
     return Document(
         product="analyze",
         title=name,
-        subtitle=f"{view.name} \u00b7 {plural(len(ranked.ordered), 'load')} measured \u00b7 "
+        subtitle=f"{view.verdict.model} \u00b7 {plural(len(ranked.ordered), 'load')} measured \u00b7 "
         f"{duration(sum(m.duration_ns for m in ranked.ordered))} under load",
         sections=tuple(sections),
         parent=report.parent,

@@ -103,10 +103,10 @@ def markdown_text(view: ReportView, link: str = "") -> str:
 
 
 def _summarize_model(view: ModelView) -> Iterator[Section]:
-    yield Section(title=view.name, blocks=(verdict_card(view),))
-    if view.ranking:
+    yield Section(title=view.verdict.model, blocks=(verdict_card(view),))
+    if view.verdict.ranking:
         table = configurations_grid("configurations", view)
-        ranked = view.verdict.best or view.ranking[0]
+        ranked = view.verdict.best or view.verdict.ranking[0]
         ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
         tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
         text = f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput "
@@ -128,7 +128,7 @@ def _iter_cases(view: ModelView) -> Iterator[Case]:
     verdict = view.verdict
     text = f"{verdict.sentence}. {verdict.detail}"
     spent_s = sum(m.duration_ns for v in verdict.run.variants for m in v.measurements) / 1e9
-    case = Case(suite=view.name, name="verdict", time_s=spent_s, output=text)
+    case = Case(suite=view.verdict.model, name="verdict", time_s=spent_s, output=text)
     if verdict.finding is Finding.NOTHING:
         case = replace(case, outcome="error", message=text, kind=verdict.finding.value)
     elif verdict.finding is Finding.NONE_SATISFIES:
@@ -138,7 +138,7 @@ def _iter_cases(view: ModelView) -> Iterator[Case]:
     if best is None:
         return
     for limit in view.verdict.limits:
-        case = Case(suite=f"{view.name}.constraints", name=str(limit))
+        case = Case(suite=f"{view.verdict.model}.constraints", name=str(limit))
         standing = limit.standing(best.figures)
         if standing == "missed":
             missed = f"{best.name}: {limit.miss(best.figures)}"

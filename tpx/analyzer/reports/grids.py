@@ -33,7 +33,7 @@ class TableLine:
     @property
     def gain_percent(self) -> float | None:
         """Gain over the default, each at its own best load; None for the default itself."""
-        default = self.view.default
+        default = self.view.verdict.default
         if default is None or self.ranked.run.variant.is_default:
             return None
         return gain_percent(self.ranked.figures, default.figures, self.view.verdict.goals)
@@ -47,7 +47,10 @@ class TableLine:
     @property
     def tied(self) -> bool:
         """True for the best configuration and those tied with it, if there are any."""
-        return bool(self.view.tied) and self.ranked.name in (*self.view.tied, self.view.recommended)
+        return bool(self.view.verdict.tied) and self.ranked.name in (
+            *self.view.verdict.tied,
+            self.view.verdict.recommended,
+        )
 
 
 Shown = TableField[TableLine]
@@ -250,7 +253,7 @@ def basis_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
 
 def configurations_grid(key: str, view: ModelView) -> DataTable | None:
     """Return one row per configuration, at its best load; some carry the chart's markers."""
-    ranking = view.ranking
+    ranking = view.verdict.ranking
     lines = [TableLine(view=view, ranked=ranked, measurement=ranked.figures) for ranked in ranking]
     columns = (
         LINKED_NAME,
@@ -261,10 +264,10 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         *member_columns(lines),
         *latency_columns(),
         *resource_columns(view),
-        *verdict_columns(lines, tied=bool(view.tied)),
+        *verdict_columns(lines, tied=bool(view.verdict.tied)),
         *basis_columns(lines),
     )
-    best = view.recommended or (ranking[0].name if ranking and ranking[0].satisfies else "")
+    best = view.verdict.recommended or (ranking[0].name if ranking and ranking[0].satisfies else "")
     kept = {ranked.name for ranked in view.in_detail} | view.on_front | {best}
 
     def emphasis(line: TableLine) -> str:
@@ -278,7 +281,7 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
 
 def measurements_grid(key: str, view: ModelView) -> DataTable | None:
     """Return every measurement of the search, in the order of the ranking."""
-    lines = [TableLine(view=view, ranked=r, measurement=m) for r in view.ranking for m in r.ordered]
+    lines = [TableLine(view=view, ranked=r, measurement=m) for r in view.verdict.ranking for m in r.ordered]
     caption, most = "Every load of every configuration, the best of each first", view.most_measurements
     if len(lines) > most:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
@@ -293,7 +296,7 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
     """Return the samples of the final rounds' means, of one configuration or all; None without any."""
     lines = [
         TableLine(view=view, ranked=ranked, measurement=m)
-        for ranked in ((alone,) if alone else view.ranking)
+        for ranked in ((alone,) if alone else view.verdict.ranking)
         for m in (ranked.settled.samples if ranked.settled else ())
     ]
     lines.sort(key=lambda line: line.measurement.round)
@@ -326,7 +329,7 @@ def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | 
 def top_grid(key: str, lines: Sequence[TableLine]) -> DataTable | None:
     """Return configurations of several models, in the given order."""
     columns = (
-        text("Model", lambda line: line.view.name),
+        text("Model", lambda line: line.view.verdict.model),
         UNMARKED_NAME,
         *configuration_columns(lines),
         *load_columns(lines),

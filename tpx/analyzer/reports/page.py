@@ -152,7 +152,7 @@ def hashes(run: Run) -> tuple[Fact, ...]:
 
 
 def _build_model_sections(view: ModelView, key: str) -> list[Section]:
-    ranking, shown = view.ranking, view.in_detail
+    ranking, shown = view.verdict.ranking, view.in_detail
     others = [ranked for ranked in ranking if ranked not in shown]
     chart = load_chart(f"{key}-chart", shown, others, view.verdict.goals)
     repetitions = repetitions_grid(f"{key}-repetitions", view)
@@ -164,7 +164,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     several = len(view.report.run.models) > 1
     sections = [
         Section(
-            title=view.name if several else "",
+            title=view.verdict.model if several else "",
             chapter=key if several else "",
             blocks=(verdict_card(view),),
         ),
@@ -209,7 +209,9 @@ def _build_top_section(view: ReportView) -> list[Section]:
     count = int(view.settings.get("num_top_model_configs", 0))
     if not count or len(view.models) < 2:
         return []
-    lines = [TableLine(view=m, ranked=r, measurement=r.figures) for m in view.models for r in m.ranking]
+    lines = [
+        TableLine(view=m, ranked=r, measurement=r.figures) for m in view.models for r in m.verdict.ranking
+    ]
     lines.sort(
         key=lambda line: (
             not line.ranked.satisfies,

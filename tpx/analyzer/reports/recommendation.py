@@ -112,7 +112,7 @@ def recommend(view: ModelView) -> list[Section]:
         return []
     words = ["tpx", "analyze", "apply", best.name, "--export-path", str(report.export_path)]
     if len(report.run.started.models) > 1:
-        words += ["--model", view.name]
+        words += ["--model", view.verdict.model]
     path = paths_of(best.run.configuration, report.repository)
     lead = f"`{best.name}` against `{default.name}`. " if default else ""
     blocks: list[Block] = [code(shlex.join(words), command=True)]

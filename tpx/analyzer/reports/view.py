@@ -117,28 +117,10 @@ class ModelView:
     report: ReportView
     verdict: ModelVerdict
 
-    @property
-    def name(self) -> str:
-        return self.verdict.model
-
-    @property
-    def ranking(self) -> tuple[RankedVariant, ...]:
-        return self.verdict.ranking
-
-    @property
-    def default(self) -> RankedVariant | None:
-        return self.verdict.default
-
-    @property
-    def recommended(self) -> str:
-        """Name of the recommended configuration; empty if none satisfies the constraints."""
-        best = self.verdict.best
-        return best.name if best is not None and best.satisfies else ""
-
     @cached_property
     def gpus(self) -> bool:
         """True if GPU figures are relevant for these configurations."""
-        return self.report.shows_gpus(self.name)
+        return self.report.shows_gpus(self.verdict.model)
 
     @property
     def most_measurements(self) -> int:
@@ -148,20 +130,16 @@ class ModelView:
     @cached_property
     def on_front(self) -> frozenset[str]:
         """Names of the configurations on the Pareto front of throughput and latency."""
-        return frozenset(ranked.name for ranked, _ in front_of(self.ranking))
+        return frozenset(ranked.name for ranked, _ in front_of(self.verdict.ranking))
 
     @cached_property
     def in_detail(self) -> tuple[RankedVariant, ...]:
         """Configurations that the report charts: the best ones, and the default wherever it ranks."""
         shown = self.report.run.started.top
-        rest = [ranked for ranked in self.ranking[shown:] if ranked.run.variant.is_default]
-        return (*self.ranking[:shown], *rest)
+        ranking = self.verdict.ranking
+        return (*ranking[:shown], *(ranked for ranked in ranking[shown:] if ranked.run.variant.is_default))
 
     @property
     def chart_styles(self) -> Mapping[str, int]:
         """Style index of each configuration that the charts show."""
         return {ranked.name: index % STYLES for index, ranked in enumerate(self.in_detail)}
-
-    @property
-    def tied(self) -> tuple[str, ...]:
-        return self.verdict.conclusion.tied if self.verdict.conclusion else ()
