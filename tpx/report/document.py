@@ -4,7 +4,7 @@
 words in backticks are code.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -229,18 +229,6 @@ class Document:
     """All figures as JSON, safe within a script element; empty for none."""
     file_name: str = ""
     """File name for downloads of the data, without extension."""
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield every block, parents before their children."""
-        for section in self.sections:
-            yield from _iter_nested(section.blocks)
-
-
-def _iter_nested(blocks: Sequence[Block]) -> Iterator[Block]:
-    for block in blocks:
-        yield block
-        if isinstance(block, Group | Details):
-            yield from _iter_nested(block.blocks)
 
 
 def section(title: str, *blocks: Block | None, lead: str = "") -> list[Section]:

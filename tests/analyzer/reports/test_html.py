@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
+from tests.report.blocks import blocks_of
 from tests.report.reading import read
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.grids import figure
@@ -213,7 +214,7 @@ def test_what_the_run_is_not_sure_of_is_recommended_on_no_page(replay: Replay) -
     badges = [
         block.badge
         for each in (model, unsure)
-        for block in build_detail(view_of(replace(run, models=(each,))), "alexnet_config_4").blocks()
+        for block in blocks_of(build_detail(view_of(replace(run, models=(each,))), "alexnet_config_4"))
         if isinstance(block, Statement)
     ]
     assert badges == ["Recommended", "Inconclusive"]

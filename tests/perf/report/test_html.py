@@ -10,6 +10,7 @@ import pytest
 
 from tests.perf.conftest import make_level, make_window
 from tests.perf.report.test_summaries import DEAD, OVER, UNSTABLE, objective, report
+from tests.report.blocks import blocks_of
 from tests.report.reading import read
 from tpx.options import from_argv
 from tpx.perf.levels import Level
@@ -54,7 +55,7 @@ def page(made: Report) -> str:
 
 def options_of(made: Report) -> dict[str, str]:
     """Return the options that the page of a run tells."""
-    (options,) = [b for b in build(made, []).blocks() if isinstance(b, Group) and b.title == "Options"]
+    (options,) = [b for b in blocks_of(build(made, [])) if isinstance(b, Group) and b.title == "Options"]
     (facts,) = [block for block in options.blocks if isinstance(block, Facts)]
     return {fact.label: fact.value for fact in facts.facts}
 
@@ -204,7 +205,7 @@ def test_failures_are_told_of_all_requests_of_the_level_as_they_are_counted() ->
     windows = tuple(make_window(100, 50, failed=n) for n in (6, 3, 0, 0))
     error = ErrorCount(code="HTTP 500", count=9, message="no")
     level = replace(LEVELS[0], windows=windows, kept_windows=3, errors=(error,), failed=9)
-    statements = [block for block in build(report(level), []).blocks() if isinstance(block, Statement)]
+    statements = [block for block in blocks_of(build(report(level), [])) if isinstance(block, Statement)]
     (tile,) = [tile for tile in statements[0].tiles if tile.label == "Failed"]
     assert (tile.figure, tile.note) == ("9", "of 409 requests")
 
@@ -218,5 +219,5 @@ def test_a_rate_whose_requests_left_in_time_has_no_remark_on_that(waited: float,
     )
     pace = OpenLoop(service_latency=service, slip=service, delayed=0, sent_per_s=1.0)
     level = replace(LEVELS[0], level=Level("request_rate", 10), open_loop=pace)
-    remarks = [block for block in build(report(level), []).blocks() if isinstance(block, Bullets)]
+    remarks = [block for block in blocks_of(build(report(level), [])) if isinstance(block, Bullets)]
     assert sum(len(block.items) for block in remarks) == told
