@@ -266,7 +266,7 @@ class DataPlane:
 
     def model_metadata(self, name: str, version: str) -> ModelMetadata:
         model = self.model(name, version)
-        versions = [str(m.version) for m in self._repository.served() if m.model_id == model.model_id]
+        versions = [str(each.version) for each in self._repository.versions(model.model_id)]
         return ModelMetadata(
             name=name,
             versions=[str(model.version)] if version else versions,
@@ -347,13 +347,12 @@ class DataPlane:
 
         Raises InvalidRequest.
         """
-        served = self._repository.served()
         if not name:
-            return map(_describe_statistics, served)
+            return map(_describe_statistics, self._repository.served())
         named = self._repository.named(name)
         if len(named) > 1:
             raise AmbiguousName(name, len(named))
-        chosen = [model for model in served if model.model_id in named]
+        chosen = [served for model in named for served in self._repository.versions(model)]
         if not chosen:
             raise InvalidRequest(f"requested model '{name}' is not available")
         if version:
@@ -514,8 +513,8 @@ class DataPlane:
         model = cast("Served", head.model)
         if self.control.on_demand.pinned(model.name):
             return
-        takes_part = {model.model_id, *model.composed_of}
-        has_sequences = any(one.sequences for one in self.served() if one.model_id in takes_part)
+        takes_part = (model.model_id, *model.composed_of)
+        has_sequences = any(one.sequences for each in takes_part for one in self._repository.versions(each))
         parameters = head.parameters
         if has_sequences and parameters.get("sequence_id") and not parameters.get("sequence_start"):
             return

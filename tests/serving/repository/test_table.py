@@ -1,8 +1,7 @@
 """The states of versions, step by step, and plans of loads: no files, no threads."""
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,6 +22,7 @@ from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
 
 NET = ModelId("net")
+PLAN = Plan(load=(1,), keep=(), unload=())
 STAMPS = Stamps(config="", shared="", versions={})
 
 
@@ -75,14 +75,13 @@ def scene() -> Iterator[Scene]:
 
 
 def test_a_first_load_is_loading_then_ready(scene: Scene) -> None:
-    plan = Plan(load=(1,), keep=(), unload=())
-    scene.repository.begin(NET, plan)
+    scene.repository.begin(NET, PLAN)
     assert scene.states == {1: ("LOADING", "")}
     assert not scene.repository.all_ready()
     with pytest.raises(NotReady):
         scene.repository.get("net", "1")
     made = scene.made(1)
-    assert scene.repository.succeed(NET, plan, {1: made}, STAMPS) == []
+    assert scene.repository.succeed(NET, PLAN, {1: made}, STAMPS) == []
     assert scene.states == {1: ("READY", "")}
     assert scene.repository.get("net") is made.served
     assert scene.repository.all_ready()
@@ -91,13 +90,12 @@ def test_a_first_load_is_loading_then_ready(scene: Scene) -> None:
 def test_a_version_that_is_loaded_again_serves_until_the_new_one_does(scene: Scene) -> None:
     scene.load(1)
     old, generation = scene.repository.get("net"), scene.repository.generation
-    plan = Plan(load=(1,), keep=(), unload=())
-    scene.repository.begin(NET, plan)
+    scene.repository.begin(NET, PLAN)
     assert scene.states == {1: ("READY", "")}
     assert scene.repository.get("net") is old
     assert scene.repository.generation == generation
     made = scene.made(1)
-    [ended] = scene.repository.succeed(NET, plan, {1: made}, STAMPS)
+    [ended] = scene.repository.succeed(NET, PLAN, {1: made}, STAMPS)
     assert ended.served is old
     assert scene.repository.get("net") is made.served
     assert scene.repository.generation > generation
@@ -155,12 +153,11 @@ def test_an_unloaded_model_is_unavailable_once_its_requests_are_answered(scene: 
 def test_a_model_that_is_loaded_while_it_unloads_is_ready(scene: Scene) -> None:
     scene.load(1)
     [ended] = scene.repository.unload(NET)
-    plan = Plan(load=(1,), keep=(), unload=())
-    scene.repository.begin(NET, plan)
+    scene.repository.begin(NET, PLAN)
     assert scene.states == {1: ("LOADING", "")}
     scene.repository.ended(ended.served)
     assert scene.states == {1: ("LOADING", "")}
-    scene.repository.succeed(NET, plan, {1: scene.made(1)}, STAMPS)
+    scene.repository.succeed(NET, PLAN, {1: scene.made(1)}, STAMPS)
     assert scene.states == {1: ("READY", "")}
 
 
@@ -221,11 +218,10 @@ def test_what_a_model_was_made_from_is_told_of_what_serves_only(scene: Scene) ->
 def test_a_name_means_who_serves_until_the_first_load_of_another_has_ended(scene: Scene) -> None:
     repository = ModelRepository(namespaces=True)
     here, there = ModelId("net", "/here"), ModelId("net", "/there")
-    plan = Plan(load=(1,), keep=(), unload=())
-    repository.begin(there, plan)
+    repository.begin(there, PLAN)
     assert repository.resolve("net") == there, "while there is no other, it is the one that will be"
-    repository.succeed(there, plan, {1: scene.made(1)}, STAMPS)
-    repository.begin(here, plan)
+    repository.succeed(there, PLAN, {1: scene.made(1)}, STAMPS)
+    repository.begin(here, PLAN)
     assert repository.resolve("net") == there
     generation = repository.generation
     repository.fail(here, {1: "broken"})
@@ -259,42 +255,3 @@ def test_a_version_whose_making_changed_is_loaded_again(changed: Recipe) -> None
 def test_versions_that_are_not_wanted_any_more_are_unloaded() -> None:
     plan = plan_load({3: recipe()}, {1: recipe(), 2: recipe(), 3: recipe()})
     assert (plan.load, plan.keep, plan.unload) == ((), (3,), (1, 2))
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many Python functions are called."""
-    count = 0
-
-    def record(_frame: object, event: str, _arg: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(record)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
-
-
-def test_a_check_of_readiness_costs_the_same_with_many_models(scene: Scene) -> None:
-    repository = scene.repository
-    scene.load(1)
-    assert repository.all_ready()
-    of_one, of_listing = calls_of(repository.all_ready), calls_of(repository.served)
-    scene.load(*range(2, 201), keep=(1,))
-    assert repository.all_ready()
-    assert calls_of(repository.all_ready) == of_one
-    assert len(repository.served()) == 200
-    assert calls_of(repository.served) == of_listing
-    repository.fail(NET, {})
-    assert repository.all_ready()
-    plan = Plan(load=(201,), keep=(1,), unload=())
-    repository.begin(NET, plan)
-    assert not repository.all_ready()
-    repository.fail(NET, {201: "no"})
-    assert not repository.all_ready()
-    assert calls_of(repository.all_ready) <= of_one
-    repository.unload(NET)
-    assert repository.all_ready()

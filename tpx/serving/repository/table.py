@@ -274,6 +274,10 @@ class ModelRepository:
         """Return every ready version, ordered by namespace, name and version."""
         return list(self._list_served())
 
+    def versions(self, model: ModelId) -> list[Served]:
+        """Return the ready versions of one model, ascending."""
+        return [loaded.served for _, loaded in sorted(self.record(model).loaded.items())]
+
     def in_processes(self) -> Sequence[Served]:
         """Return the ready versions that compute in processes: only these become unhealthy while they
         serve, or have readiness hooks.
