@@ -142,11 +142,14 @@ def _plan_change(configuration: Configuration, path: Path, variant: str, base: s
     model, delta, before = configuration.variant.model, configuration.variant.delta, _read_text(path)
     body: str | None = None
     if delta:  # a new file has all of batching: servers complete no part of it
-        whole, out = model_config.parse(configuration.text, "measured"), _merge_config({}, delta, "variant")
+        measured_config, out = (
+            model_config.parse(configuration.text, "measured"),
+            _merge_config({}, delta, "variant"),
+        )
         if {"max_batch_size", "dynamic_batching"} & set(delta):
-            out.max_batch_size = whole.max_batch_size
-            if whole.HasField("dynamic_batching"):
-                out.dynamic_batching.CopyFrom(whole.dynamic_batching)
+            out.max_batch_size = measured_config.max_batch_size
+            if measured_config.HasField("dynamic_batching"):
+                out.dynamic_batching.CopyFrom(measured_config.dynamic_batching)
         body = model_config.to_text(out)
     if base is not None:
         body = _change_body(base, delta, str(path)) or (
@@ -166,8 +169,8 @@ def _change_body(before: str, delta: Mapping[str, Any], source: str) -> str | No
         return None
     plain = before.removeprefix(_BYTE_ORDER_MARK)
     present = model_config.parse(plain, source)
-    said = {field.name for field, _ in present.ListFields()}  # without defaults
-    own = {key: value for key, value in model_config.to_json(present).items() if key in said}
+    set_fields = {field.name for field, _ in present.ListFields()}  # without defaults
+    own = {key: value for key, value in model_config.to_json(present).items() if key in set_fields}
     wanted = _merge_config(own, delta, source)
     if wanted == present:
         return None

@@ -71,9 +71,9 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisCom
             continue
         pairs += _pair_recommended(first[name], second[name], before, after, strictness)
         pairs += _pair_same_configs(first[name], second[name], strictness)
-        ours, theirs = _index_by_text(first[name]), _index_by_text(second[name])
-        only[0].extend(ours[text].variant.name for text in ours if text not in theirs)
-        only[1].extend(theirs[text].variant.name for text in theirs if text not in ours)
+        old, new = _index_by_text(first[name]), _index_by_text(second[name])
+        only[0].extend(old[text].variant.name for text in old if text not in new)
+        only[1].extend(new[text].variant.name for text in new if text not in old)
     differences = settled([pair.difference for pair in pairs], strictness)
     return AnalysisComparison(
         pairs=tuple(replace(pair, difference=d) for pair, d in zip(pairs, differences, strict=True)),
@@ -91,14 +91,14 @@ def _index_by_text(model: ModelRun) -> Mapping[str, VariantRun]:
 
 
 def _pair_same_configs(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator[Pair]:
-    theirs = _index_by_text(after)
-    for text, ours in _index_by_text(before).items():
-        if text not in theirs:
+    new = _index_by_text(after)
+    for text, old in _index_by_text(before).items():
+        if text not in new:
             continue
-        others = {point.load: (theirs[text].variant.name, point) for point in theirs[text].points}
-        for point in ours.points:
+        others = {point.load: (new[text].variant.name, point) for point in new[text].points}
+        for point in old.points:
             if point.load in others:
-                side = ours.variant.name, point
+                side = old.variant.name, point
                 yield from _pair_figures(
                     before.model, str(point.load), (side, others[point.load]), strictness
                 )
@@ -155,10 +155,10 @@ def _summarize_samples(metric: MeasuredMetric, point: Measurement) -> _Sample | 
     return _Sample(float(logs[0]), math.log(found.high / found.low) / (2 * NORMAL_95), SINGLE_DEGREES)
 
 
-def _test_difference(ours: _Sample, theirs: _Sample, strictness: Strictness) -> tuple[float, float, float]:
+def _test_difference(old: _Sample, new: _Sample, strictness: Strictness) -> tuple[float, float, float]:
     """Return the bounds of the relative difference, and its p-value."""
-    change = theirs.mean - ours.mean
-    error = math.hypot(ours.error, theirs.error)
+    change = new.mean - old.mean
+    error = math.hypot(old.error, new.error)
     # a single measurement without an interval rules out no difference
     if math.isinf(error):
         return -1.0, math.inf, 1.0
@@ -166,6 +166,6 @@ def _test_difference(ours: _Sample, theirs: _Sample, strictness: Strictness) -> 
         value = math.expm1(change)
         return value, value, 1.0 if abs(change) < LEAST_ERROR else 0.0
     # Welch-Satterthwaite equation
-    degrees = error**4 / sum(side.error**4 / side.degrees for side in (ours, theirs))
+    degrees = error**4 / sum(side.error**4 / side.degrees for side in (old, new))
     reach = t_quantile(1 - strictness.alpha / 2, max(1, math.floor(degrees))) * error
     return math.expm1(change - reach), math.expm1(change + reach), t_two_sided(change / error, degrees)

@@ -57,13 +57,13 @@ UNKNOWN = Gain(value=0.0, low=-1.0, high=math.inf, p_value=1.0, rounds=0)
 """The gain from fewer than two rounds, which carries no information."""
 
 
-def compare_scores(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Gain:
+def compare_scores(scores: Mapping[int, float], baseline: Mapping[int, float]) -> Gain:
     """Return the gain of the first over the second; scores are logarithms by round.
 
     A paired Student's t-test over the common rounds: pairing cancels what affected both in one round.
     """
-    common = sorted(ours.keys() & theirs.keys())
-    differences = np.asarray([ours[n] - theirs[n] for n in common])
+    common = sorted(scores.keys() & baseline.keys())
+    differences = np.asarray([scores[n] - baseline[n] for n in common])
     rounds = len(common)
     if rounds < 2 or not np.isfinite(differences).all():
         return UNKNOWN

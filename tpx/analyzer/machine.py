@@ -51,11 +51,11 @@ class MachineType:
 
     def differences(self, other: "MachineType") -> list[str]:
         """Return the differences that make figures incomparable, such as `Cores 8, not 4`."""
-        ours, theirs = self.facts, other.facts
-        differing = [each for each in ("Processor", "Cores", "GPU") if ours[each] != theirs[each]]
+        own_facts, other_facts = self.facts, other.facts
+        differing = [each for each in ("Processor", "Cores", "GPU") if own_facts[each] != other_facts[each]]
         if abs(self.memory_bytes - other.memory_bytes) > SAME_MEMORY * other.memory_bytes:
             differing.append("Memory")
-        return [f"{each} {ours[each]}, not {theirs[each]}" for each in differing]
+        return [f"{each} {own_facts[each]}, not {other_facts[each]}" for each in differing]
 
 
 def this_machine() -> MachineType:

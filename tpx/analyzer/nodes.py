@@ -170,11 +170,11 @@ def _select_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode
         except NodeLost as exc:
             say(exc.message)
             continue
-        alike = next((nodes for known, nodes in types if not machine.differences(known)), None)
-        if alike is None:
+        same_type = next((nodes for known, nodes in types if not machine.differences(known)), None)
+        if same_type is None:
             types.append((machine, [node]))
         else:
-            alike.append(node)
+            same_type.append(node)
     if not types:
         raise UsageError("no Ray node can run trials")
     machine, chosen = max(types, key=lambda each: len(each[1]))
@@ -195,8 +195,8 @@ def _iter_slots(what: str, say: Say) -> Iterator[_Reservation]:
 
     free = available_resources_per_node()
     for node in sorted(ray.nodes(), key=lambda node: str(node["NodeManagerAddress"])):
-        there, id_, address = node["Resources"], node["NodeID"], node["NodeManagerAddress"]
-        cpus, gpus = there.get("CPU", 0.0), there.get("GPU", 0.0)
+        resources, id_, address = node["Resources"], node["NodeID"], node["NodeManagerAddress"]
+        cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
         if not node["Alive"] or not cpus or (what == "gpu" and not gpus):
             continue
         used = [

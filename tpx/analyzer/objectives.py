@@ -218,9 +218,9 @@ def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lacking))
 
 
-def gain_percent(ours: Measurement, theirs: Measurement, goals: Goals) -> float | None:
+def gain_percent(measurement: Measurement, baseline: Measurement, goals: Goals) -> float | None:
     """Return the gain of the first over the second on the objectives, in percent; None without a figure."""
-    difference = score(ours, goals) - score(theirs, goals)
+    difference = score(measurement, goals) - score(baseline, goals)
     return math.expm1(difference) * 100 if math.isfinite(difference) else None
 
 

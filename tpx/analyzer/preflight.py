@@ -179,8 +179,8 @@ def _check_directories(config: ProfileSpec) -> Iterator[Check]:
         elif fault := unwritable(path):
             yield _report_failure(what, fault)
         else:
-            there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-            free = shutil.disk_usage(there).free
+            ancestor = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+            free = shutil.disk_usage(ancestor).free
             if free < ROOM_BYTES:
                 found = f"{path}: {free >> 20} MiB are free"
                 yield _report_doubt(what, found, "make room, or choose another place")
@@ -199,10 +199,10 @@ def _check_programs(config: ProfileSpec) -> Iterator[Check]:
         path = shutil.which(name)
         yield _report_ok(what, path) if path else _report_failure(what, f"no '{name}' on the PATH", remedy)
     if config.strategy.run_config_search_mode == "optuna":
-        there = find_spec("optuna") is not None
+        installed = find_spec("optuna") is not None
         yield (
             _report_ok("optuna", "installed")
-            if there
+            if installed
             else _report_failure("optuna", "not installed", "pip install optuna")
         )
     try:

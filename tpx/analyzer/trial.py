@@ -55,8 +55,8 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
     for _ in range(REQUESTS):
         inputs = []
         for each in config.get("input", ()):
-            said = list((gate.shapes or {}).get(each["name"], ()))
-            dims = said or [max(1, int(d)) for d in each.get("dims", ())]
+            given_dims = list((gate.shapes or {}).get(each["name"], ()))
+            dims = given_dims or [max(1, int(d)) for d in each.get("dims", ())]
             kind, count = str(each["data_type"]), int(np.prod(dims, dtype=np.int64))
             if kind == "TYPE_STRING":
                 digits = chance.integers(0, 10, (count, STRING_LENGTH))
@@ -103,12 +103,12 @@ def _request_outputs(address: str, model: str, request: Mapping[str, Any]) -> di
 
 def difference(reference: Answers, answers: Answers, gate: Gate) -> str:
     """Describe a difference beyond the tolerance; return an empty string if there is none."""
-    for ours, theirs in zip(answers, reference, strict=True):
-        missing = sorted(theirs.keys() - ours.keys())
+    for actual, expected in zip(answers, reference, strict=True):
+        missing = sorted(expected.keys() - actual.keys())
         if missing:
             return f"its answers lack output '{missing[0]}'"
-        for name, wanted in theirs.items():
-            found = ours[name]
+        for name, wanted in expected.items():
+            found = actual[name]
             if found.shape != wanted.shape:
                 return f"output '{name}' has shape {list(found.shape)}, the default's {list(wanted.shape)}"
             reason = _describe_difference(wanted, found, gate.tolerance)

@@ -213,8 +213,8 @@ class OutputRepository:
         self._source = None if source is None else source.absolute()
         self._written: set[str] = set()
         if self._source is not None:
-            here, there = (Path(os.path.realpath(p)) for p in (self.path, self._source))
-            if here == there or here in there.parents or there in here.parents:
+            target, origin = (Path(os.path.realpath(p)) for p in (self.path, self._source))
+            if target == origin or target in origin.parents or origin in target.parents:
                 raise UsageError(
                     f"--output-model-repository-path {self.path} overlaps --model-repository {self._source}: "
                     "variants must be written outside the source models"

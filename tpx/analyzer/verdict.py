@@ -158,15 +158,15 @@ class ModelVerdict:
             missed = f"the default configuration misses it ({describe_misses(default.figures, asked)})"
             return f"`{best.name}` gives {self._describe_figures(best)}{under}; {missed}"
         apart = best.figures.load != default.figures.load
-        ours, theirs = (
+        best_figures, default_figures = (
             f"{self._describe_figures(r)} at {r.figures.load}" if apart else self._describe_figures(r)
             for r in (best, default)
         )
         if finding is Finding.TIED:
             within = f"{EQUIVALENCE * 100 if self.conclusion else self.run.tolerance_percent:g}%"
             both = f"`{best.name}` and the default configuration are tied within {within}"
-            return f"{both}: {ours} and {theirs}{under}"
-        return f"`{best.name}` gives {ours}, {self._describe_gain()} ({theirs}){under}"
+            return f"{both}: {best_figures} and {default_figures}{under}"
+        return f"`{best.name}` gives {best_figures}, {self._describe_gain()} ({default_figures}){under}"
 
     def _describe_figures(self, ranked: RankedVariant) -> str:
         """Return the throughput, and a single model's other objectives."""
@@ -182,14 +182,14 @@ class ModelVerdict:
         """Return `a 67% gain [64, 70] over the default configuration`, with the interval if known."""
         gained, found = self.gain_percent or 0.0, self.gain
         interval = "" if found is None else found.interval
-        asked = {name: self.goals.of(name).objectives for name in self.model.split(",")}
-        if {objective.tag for own in asked.values() for objective in own} == {"perf_throughput"}:
+        objectives = {name: self.goals.of(name).objectives for name in self.model.split(",")}
+        if {objective.tag for own in objectives.values() for objective in own} == {"perf_throughput"}:
             return f"a {gained:.0f}% gain{interval} over the default configuration"
         verbs = {"higher": "maximizing", "lower": "minimizing"}
-        alike = len(set(asked.values())) == 1
+        same_objectives = len(set(objectives.values())) == 1
         aims = " and ".join(
-            f"{verbs[metric(o.tag).better]} {in_words(o.tag)}{'' if alike else f' of {name}'}"
-            for name, own in (list(asked.items())[:1] if alike else asked.items())
+            f"{verbs[metric(o.tag).better]} {in_words(o.tag)}{'' if same_objectives else f' of {name}'}"
+            for name, own in (list(objectives.items())[:1] if same_objectives else objectives.items())
             for o in own
         )
         return f"{gained:.0f}%{interval} better than the default configuration at {aims}"
@@ -326,8 +326,12 @@ def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> tu
         return ()
     found = []
     for load in loads:
-        ours, theirs = ([m for m in r.run.measurements if m.load == load] for r in (best, default))
-        gain = gain_percent(ours[0], theirs[0], goals) if ours and theirs else None
+        best_points, default_points = (
+            [m for m in r.run.measurements if m.load == load] for r in (best, default)
+        )
+        gain = (
+            gain_percent(best_points[0], default_points[0], goals) if best_points and default_points else None
+        )
         if gain is not None:
             found.append(EqualLoad(load=load, gain=gain / 100))
     return tuple(found)

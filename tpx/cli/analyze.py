@@ -221,8 +221,8 @@ def _print_results(view: ReportView) -> None:
                 print(wrapped(f"  {line}", width))
     if run.outcome != "complete":
         why = f": {run.reason}" if run.reason else ""
-        told = f"The run was interrupted{why}. The search is incomplete: continue with --resume."
-        print(wrapped(told, width))
+        message = f"The run was interrupted{why}. The search is incomplete: continue with --resume."
+        print(wrapped(message, width))
 
 
 def _write_reports(view: ReportView, config: ProfileSpec) -> None:

@@ -50,11 +50,11 @@ def rollback(argv: Sequence[str]) -> int:
         raise UsageError("missing: --model-repository, the directory of the models, or -e, the run")
     models = config.models
     if not models:
-        there = applied(repository)
+        applied_models = applied(repository)
         if run is None:
-            return _list_applied(there, repository)
+            return _list_applied(applied_models, repository)
         names = {variant.variant.name for model in run.models for variant in model.variants}
-        models = tuple(model for model, variant in there.items() if variant in names)
+        models = tuple(model for model, variant in applied_models.items() if variant in names)
         if not models:
             raise UsageError(
                 f"{repository} has no model with a configuration of this run: nothing to roll back"

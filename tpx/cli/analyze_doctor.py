@@ -37,8 +37,8 @@ def doctor(argv: Sequence[str]) -> int:
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for check in checks:
-        told = f"{check.found}; {check.remedy}" if check.remedy else check.found
-        table.add_row(Text(check.state.value, style=_STYLES[check.state]), check.what, told)
+        text = f"{check.found}; {check.remedy}" if check.remedy else check.found
+        table.add_row(Text(check.state.value, style=_STYLES[check.state]), check.what, text)
     show(table)
     return 1 if any(check.state is CheckState.FAILED for check in checks) else 0
 

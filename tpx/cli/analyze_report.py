@@ -45,10 +45,10 @@ def _make_view(run: Run, config: ReportConfig) -> ReportView:
     """Return the view of the command's options; the run's own options are the defaults."""
     own = run.started.settings
     repository = Path(str(own.get("output_model_repository_path", "output_model_repository")))
-    asked: dict[str, object] = {"mode": config.mode} if config.mode else {}
+    overrides: dict[str, object] = {"mode": config.mode} if config.mode else {}
     if config.always_report_gpu_metrics:
-        asked["always_report_gpu_metrics"] = True
-    view = ReportView.of(run, asked, repository=repository, export_path=config.export_path)
+        overrides["always_report_gpu_metrics"] = True
+    view = ReportView.of(run, overrides, repository=repository, export_path=config.export_path)
     return replace(view, plots=config.plots)
 
 

@@ -178,9 +178,9 @@ def config(argv: Sequence[str]) -> int:
     """Run `tpx cluster config`: print the proxy's configuration for the replicas that are ready now."""
 
     def action(out: TextIO) -> None:
-        asked = from_argv(ConfigConfig, argv)
-        with connected(asked.place.ray_address):
-            found = client.Cluster(asked.place.name).status()
+        options = from_argv(ConfigConfig, argv)
+        with connected(options.place.ray_address):
+            found = client.Cluster(options.place.name).status()
         traffic = from_plain(found["spec"]).traffic
         routes = [
             ReplicaRoute(
@@ -189,7 +189,7 @@ def config(argv: Sequence[str]) -> int:
             for row in found["replicas"]
             if row["state"] == "ready"
         ]
-        if asked.envoy:
+        if options.envoy:
             print(yaml.safe_dump(envoy_config(traffic, routes), sort_keys=False), end="", file=out)
         else:
             print(haproxy_config(traffic, Slots(tuple(routes)), "/run/haproxy-tpx.sock"), end="", file=out)

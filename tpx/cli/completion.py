@@ -38,9 +38,9 @@ _FILES = {
 
 def main(argv: Sequence[str]) -> int:
     """Answer a completing shell, or show or install the completion script."""
-    asked = os.environ.get(VARIABLE, "")
-    shell, _, what = asked.partition("_")
-    if asked:
+    instruction = os.environ.get(VARIABLE, "")
+    shell, _, what = instruction.partition("_")
+    if instruction:
         if shell not in _SHELLS:
             return Exit.FAILED
         made = _make_shell_completion(shell)
@@ -48,8 +48,10 @@ def main(argv: Sequence[str]) -> int:
         return Exit.OK
     flag, shell = [*argv, Path(os.environ.get("SHELL", "")).name][:2]
     if shell not in _SHELLS:
-        told = f"no completion for shell '{shell}'{nearest(shell, _SHELLS)}" if shell else "SHELL is not set"
-        complain(f"tpx {flag}: {told}: name one of {', '.join(_SHELLS)}")
+        message = (
+            f"no completion for shell '{shell}'{nearest(shell, _SHELLS)}" if shell else "SHELL is not set"
+        )
+        complain(f"tpx {flag}: {message}: name one of {', '.join(_SHELLS)}")
         return Exit.FAILED
     source = _make_shell_completion(shell).source()
     print(source if flag == "--show-completion" else _install_script(shell, source))
@@ -120,10 +122,10 @@ def _split_value(args: Sequence[str], incomplete: str) -> tuple[list[str], str, 
 def _complete_flag(
     path: tuple[str, ...], fields: Sequence[Field], incomplete: str
 ) -> Iterator[CompletionItem]:
-    told = {field.flag: field.option.help for field in fields if not field.option.positional}
-    told |= {"--help": "the options that most people use"}
-    told |= {"--help-all": "all options"} if path else {"--version": "print the version"}
-    for name, help_ in told.items():
+    help_texts = {field.flag: field.option.help for field in fields if not field.option.positional}
+    help_texts |= {"--help": "the options that most people use"}
+    help_texts |= {"--help-all": "all options"} if path else {"--version": "print the version"}
+    for name, help_ in help_texts.items():
         if name.startswith(incomplete):
             yield CompletionItem(name, help=help_)
 

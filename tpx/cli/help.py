@@ -178,11 +178,11 @@ class _Page:
         column = max((len(left) for left, _ in rows if len(left) <= most), default=most - 4) + 4
         self.lines.append(self._format_bold(f"{title}:"))
         for left, right in rows:
-            told = _wrap_text(right, self._width - column)
+            lines = _wrap_text(right, self._width - column)
             shown = f"  {_CYAN}{left}{_PLAIN}" if self._coloured else f"  {left}"
             if len(left) + 4 <= column:
-                shown += " " * (column - len(left) - 2) + (told.pop(0) if told else "")
-            self.lines += [shown, *(" " * column + line for line in told)]
+                shown += " " * (column - len(left) - 2) + (lines.pop(0) if lines else "")
+            self.lines += [shown, *(" " * column + line for line in lines)]
         self.lines.append("")
 
     def _format_bold(self, text: str) -> str:

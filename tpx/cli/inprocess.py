@@ -220,8 +220,8 @@ class EngineControl:
         try:
             metadata = plane.model_metadata(model.name, model.version)
         except NotFound as exc:
-            there = index_entries(asdict(entry) for entry in plane.index(ready_only=False))
-            raise MeasurementError(f"{exc}{instead(model, there)}") from exc
+            index = index_entries(asdict(entry) for entry in plane.index(ready_only=False))
+            raise MeasurementError(f"{exc}{instead(model, index)}") from exc
         config = model_config.to_json(plane.model_config(model.name, model.version))
         return model_description(asdict(metadata), config)
 

@@ -98,8 +98,10 @@ def _suggest_remedy(error: TpxError, kind: str) -> str:
         return ""
     if "certificate verify failed" in str(error):
         return f" ({WHOM_TO_TRUST})"
-    told = [name for known in PROXIES for name in (known, known.upper()) if os.environ.get(name)]
-    direct = f"; {' and '.join(told)} not used: tpx perf connects straight to the server" if told else ""
+    proxies = [name for known in PROXIES for name in (known, known.upper()) if os.environ.get(name)]
+    direct = (
+        f"; {' and '.join(proxies)} not used: tpx perf connects straight to the server" if proxies else ""
+    )
     return f" ({START_ONE if kind == 'triton' else ''}{SAY_WHERE}{direct})"
 
 

@@ -126,8 +126,8 @@ class Canary:
             others = {name: old[name][model] for name in old if before.get(name) and model in old[name]}
             kept = self._models.get(model)
             if kept is None:
-                alike = all(other.bounds_us == counters.bounds_us for other in others.values())
-                kept = self._models[model] = _ComparedRequests(counters.bounds_us if alike else ())
+                same_buckets = all(other.bounds_us == counters.bounds_us for other in others.values())
+                kept = self._models[model] = _ComparedRequests(counters.bounds_us if same_buckets else ())
             width = 2 + (len(kept.bounds_us) + 1 if kept.bounds_us else 0)
             rows = {
                 name: _subtract_counters(each, before[name].get(model))[:width]

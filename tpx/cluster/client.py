@@ -103,7 +103,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         raise UsageError(
             f"cluster '{name}' exists; `tpx cluster update` changes it, `tpx cluster down` ends it"
         )
-    here = ray.get_runtime_context().get_node_id()
+    node_id = ray.get_runtime_context().get_node_id()
     remote = ray.remote(ClusterSupervisor).options(
         name=supervisor_name(name),
         lifetime="detached",
@@ -111,7 +111,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         max_restarts=-1,
         max_task_retries=2,
         max_concurrency=8,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=True),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
     )
     actor = remote.remote(name, spec.plain())
     try:
@@ -194,7 +194,7 @@ def _require_resources(spec: ClusterSpec, nodes: list[JsonObject]) -> None:
         else wanted
     )
     if places < wanted:
-        asked = ", ".join(f"{name} {amount:g}" for name, amount in need.items())
+        required = ", ".join(f"{name} {amount:g}" for name, amount in need.items())
         raise UsageError(
-            f"{wanted} replicas of {asked} do not fit: {len(alive)} nodes have room for {places}"
+            f"{wanted} replicas of {required} do not fit: {len(alive)} nodes have room for {places}"
         )

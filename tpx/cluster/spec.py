@@ -75,8 +75,8 @@ class Replicas:
     @property
     def resources(self) -> Mapping[str, float]:
         """Requested resources of one replica, under Ray's names."""
-        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": float(self.memory)}
-        return {name: amount for name, amount in asked.items() if amount}
+        requested = {"CPU": self.cpus, "GPU": self.gpus, "memory": float(self.memory)}
+        return {name: amount for name, amount in requested.items() if amount}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

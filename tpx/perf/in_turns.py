@@ -57,11 +57,11 @@ async def run_in_turns(
 
     Setting `stop` ends it with the rounds measured so far.
     """
-    asked, alone, levels = spec.comparing, replace(spec, comparing=ComparingSpec()), []
+    comparing, alone, levels = spec.comparing, replace(spec, comparing=ComparingSpec()), []
     async with AsyncExitStack() as stack:
         sessions = [
             await stack.enter_async_context(Session(each, stop=stop, in_process=in_process))
-            for each in (replace(alone, target=replace(spec.target, url=url)) for url in asked.ab)
+            for each in (replace(alone, target=replace(spec.target, url=url)) for url in comparing.ab)
         ]
         settings = sessions[0].settings
         if not settings.request_count:
@@ -72,11 +72,11 @@ async def run_in_turns(
             if stop.is_set():
                 break
             level = Level(spec.levels.mode, value)
-            said(f"{level}: {asked.ab_blocks} blocks of each of {len(sessions)} servers")
+            said(f"{level}: {comparing.ab_blocks} blocks of each of {len(sessions)} servers")
             blocks: list[tuple[Figures, ...]] = []
             for session in sessions:
                 await session.measure(level, settings)  # warm-up block, not counted
-            for order in turns(len(sessions), asked.ab_blocks):
+            for order in turns(len(sessions), comparing.ab_blocks):
                 found = await _measure_round(sessions, order, level, settings)
                 if stop.is_set():
                     break
@@ -88,11 +88,11 @@ async def run_in_turns(
             levels.append(Rounds(load=str(level), blocks=tuple(blocks)))
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, no conclusion is possible")
-    strictness = Strictness(alpha=asked.alpha, min_effect=asked.min_effect)
+    strictness = Strictness(alpha=comparing.alpha, min_effect=comparing.min_effect)
     return ServerTurns(
-        servers=asked.ab,
+        servers=comparing.ab,
         levels=tuple(levels),
-        differences=tuple(differences(levels, n, strictness) for n in range(1, len(asked.ab))),
+        differences=tuple(differences(levels, n, strictness) for n in range(1, len(comparing.ab))),
         strictness=strictness,
         interrupted=stop.is_set(),
     )

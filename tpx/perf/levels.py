@@ -162,32 +162,32 @@ class Share:
     number: int = 0
     of: int = 1
 
-    def part(self, whole: int) -> int:
-        """Return this worker's part of `whole` equal items; the first workers take the remainder."""
-        return whole // self.of + (self.number < whole % self.of)
+    def part(self, total: int) -> int:
+        """Return this worker's part of `total` equal items; the first workers take the remainder."""
+        return total // self.of + (self.number < total % self.of)
 
     def of_all(self, items: Iterator[Item]) -> Iterator[Item]:
         """Yield this worker's items: every `of`-th."""
         return islice(items, self.number, None, self.of) if self.of > 1 else items
 
-    def part_in_turn(self, whole: int, things: int = 0) -> int:
-        """Return this worker's part of `whole` requests that `things` send in turn.
+    def part_in_turn(self, total: int, senders: int = 0) -> int:
+        """Return this worker's part of `total` requests that `senders` send in turn.
 
         The things are split among the workers, too; 0 means one per worker.
         """
-        things = things or self.of
-        return whole // things * self.part(things) + self.part(whole % things)
+        senders = senders or self.of
+        return total // senders * self.part(senders) + self.part(total % senders)
 
-    def picks(self, first: int, count: int, things: int = 0) -> npt.NDArray[np.bool_]:
-        """Return a mask of this worker's of `count` requests from number `first`; `things` take turns."""
-        turns = np.arange(first, first + count) % (things or self.of)
+    def picks(self, first: int, count: int, senders: int = 0) -> npt.NDArray[np.bool_]:
+        """Return a mask of this worker's of `count` requests from number `first`; `senders` take turns."""
+        turns = np.arange(first, first + count) % (senders or self.of)
         return np.asarray(turns % self.of == self.number)
 
-    def part_by(self, whole: int, things: int) -> int:
-        """Return this worker's part of `whole` requests if each of `things` sends equally many."""
+    def part_by(self, total: int, senders: int) -> int:
+        """Return this worker's part of `total` requests if each of `senders` sends equally many."""
         # differences of cumulative shares, so that the parts add up to `whole`
-        before = sum(Share(i, self.of).part(things) for i in range(self.number))
-        return whole * (before + self.part(things)) // things - whole * before // things
+        before = sum(Share(i, self.of).part(senders) for i in range(self.number))
+        return total * (before + self.part(senders)) // senders - total * before // senders
 
 
 ALL = Share()

@@ -152,12 +152,12 @@ class Session:
         """Open what levels need besides connections, and report the run to the observer."""
         spec, stack = self.spec, self._stack
         collectors: list[Collector] = [RequestsCollector(self.connected, spec.address)]
-        whole = _explain_single_process(spec)
-        if whole and spec.pace.workers > 1:
-            raise UsageError(f"--workers {spec.pace.workers}: {whole}")
-        if whole and spec.pace.cluster:
-            raise UsageError(f"--cluster {spec.pace.cluster}: {whole}")
-        if spec.pace.cluster or (self._processes > 1 and not whole):
+        reason = _explain_single_process(spec)
+        if reason and spec.pace.workers > 1:
+            raise UsageError(f"--workers {spec.pace.workers}: {reason}")
+        if reason and spec.pace.cluster:
+            raise UsageError(f"--cluster {spec.pace.cluster}: {reason}")
+        if spec.pace.cluster or (self._processes > 1 and not reason):
             self._workers = await stack.enter_async_context(self._build_pool())
         place = spec.metrics.place(spec.parsed_address.host)
         if place is not None:
@@ -184,10 +184,10 @@ class Session:
     async def _open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
         processes = 1 if self._workers is None else self._workers.count
         check_openable(level, settings, self.connected.client.slots_per_connection, processes)
-        asked = LoadRequest(level=level, settings=settings, warming=warming)
+        load_request = LoadRequest(level=level, settings=settings, warming=warming)
         if self._workers is not None:
-            return await self._workers.open_load(asked)
-        return await open_load(self.connected, asked)
+            return await self._workers.open_load(load_request)
+        return await open_load(self.connected, load_request)
 
 
 def _explain_single_process(spec: SessionSpec) -> str:
@@ -206,8 +206,8 @@ def _explain_single_process(spec: SessionSpec) -> str:
 def _complete_settings(spec: SessionSpec, connected: ConnectedModel) -> LevelSettings:
     """Return the rules of the run's levels, completed by what the model and its data require."""
     calls = spec.wire.calls_asynchronously(sequences=connected.sequences)
-    here = spec.service.service_kind == "inprocess"
-    settings = replace(spec.level_settings, asynchronous=calls, with_engine=here)
+    in_process = spec.service.service_kind == "inprocess"
+    settings = replace(spec.level_settings, asynchronous=calls, with_engine=in_process)
     if not connected.sequences:
         settings = replace(settings, sequences=0)
     if spec.load.periodic_concurrency_range is not None:

@@ -167,8 +167,8 @@ class Listener:
     def coalescing_of(self, transport: asyncio.BaseTransport) -> WriteCoalescing:
         """Return the connections whose writes are coalesced with this one's. Remote peers are excluded: their
         wake-up costs us nothing."""
-        here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-        remote = isinstance(here, tuple) and isinstance(there, tuple) and here[0] != there[0]
+        local, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        remote = isinstance(local, tuple) and isinstance(peer, tuple) and local[0] != peer[0]
         return WriteCoalescing() if remote else self._coalescing
 
     def opened(self, connection: Connection, transport: asyncio.BaseTransport) -> None:

@@ -314,8 +314,8 @@ def explain(text: str, complaint: str) -> str:
     path = field_at(text, int(place[1]), int(place[2])) if place is not None else ""
     bare = _PARAMETER.fullmatch(path) is not None and 'Expected "{"' in complaint
     meant = _PARAMETER_MEANT if bare else _suggest_correction(complaint)
-    said = f"{_FIELDS_LISTED.sub('', complaint).rstrip()}{meant}"
-    return f"{said} (in {path})" if path else said
+    explained = f"{_FIELDS_LISTED.sub('', complaint).rstrip()}{meant}"
+    return f"{explained} (in {path})" if path else explained
 
 
 def field_at(text: str, line: int, column: int) -> str:

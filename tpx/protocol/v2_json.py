@@ -206,22 +206,23 @@ def _check_size(item: _Input, max_bytes: int) -> int:
 def _find_source(item: _Input, *, has_tail: bool) -> str:
     """Return the source of an input's data. Raises InvalidRequest unless there is exactly one."""
     deferred = isinstance(item, _DeferredInput)
-    there = []
+    sources = []
     if len(item.data) > 0 if deferred else item.data is not None:
-        there.append("data")
-    there += [key for key in ("binary_data_size", "shared_memory_region") if key in item.parameters]
-    if len(there) != 1:
-        named = " ".join(f"'{source}'" for source in there)
+        sources.append("data")
+    sources += [key for key in ("binary_data_size", "shared_memory_region") if key in item.parameters]
+    if len(sources) != 1:
+        named = " ".join(f"'{source}'" for source in sources)
         raise InvalidRequest(
             "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
-            "'shared_memory_region' in 'parameters'. But " + (f"set {named}" if there else "no field is set")
+            "'shared_memory_region' in 'parameters'. But "
+            + (f"set {named}" if sources else "no field is set")
         )
-    if there[0] == "binary_data_size" and not has_tail:
+    if sources[0] == "binary_data_size" and not has_tail:
         raise InvalidRequest(
             "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' "
             "when passing inputs in binary data format"
         )
-    return there[0]
+    return sources[0]
 
 
 def element_count(name: str, shape: Sequence[int]) -> int:
@@ -309,10 +310,10 @@ def _check_known_parameters(parameters: Mapping[str, Parameter]) -> None:
     """Raise InvalidRequest if a parameter that the server interprets has the wrong type."""
     for key in ("sequence_id", "priority", "timeout"):
         value = parameters.get(key, 0)
-        whole = type(value) is int and 0 <= value < 2**64
-        if key == "sequence_id" and not (whole or isinstance(value, str)):
+        is_unsigned = type(value) is int and 0 <= value < 2**64
+        if key == "sequence_id" and not (is_unsigned or isinstance(value, str)):
             raise InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch('string')}")
-        if key != "sequence_id" and not whole:
+        if key != "sequence_id" and not is_unsigned:
             raise InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch('unsigned-integer')}")
     for key in ("sequence_start", "sequence_end"):
         _read_bool(parameters, key, default=False)

@@ -155,9 +155,9 @@ def _build_element(case: Case) -> Element:
         "testcase", classname=case.suite, name=_replace_invalid(case.name), time=f"{case.time_s:.3f}"
     )
     if case.outcome != "passed":
-        said = SubElement(made, case.outcome, message=_replace_invalid(case.message))
+        element = SubElement(made, case.outcome, message=_replace_invalid(case.message))
         if case.kind:
-            said.set("type", case.kind)
+            element.set("type", case.kind)
     if case.output:
         SubElement(made, "system-out").text = _replace_invalid(case.output)
     return made

@@ -49,13 +49,13 @@ class Table:
 
     def _drop_uniform_columns(self) -> "Table":
         """Return the table without columns of one value in all rows, which the title states instead."""
-        alike = {i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1}
-        if len(alike) == len(self.headers):
+        uniform = {i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1}
+        if len(uniform) == len(self.headers):
             return self
-        same = [f"{self.headers[i]} {self.rows[0][i]}" for i in sorted(alike) if self.rows[0][i]]
+        same = [f"{self.headers[i]} {self.rows[0][i]}" for i in sorted(uniform) if self.rows[0][i]]
         lead = f"{self.title}, all with" if self.title else "All with"
         title = f"{lead} {', '.join(same)}" if same else self.title
-        return replace(self._drop_columns(alike), title=title)
+        return replace(self._drop_columns(uniform), title=title)
 
     def _drop_columns(self, left_out: set[int]) -> "Table":
         kept = [i for i in range(len(self.headers)) if i not in left_out]
@@ -146,8 +146,10 @@ def _format_block(block: Block, width: int | None) -> str:
         case DataTable():
             return table_of(block).to_console(width)
         case Statement():
-            said = [wrapped(block.sentence, width)]
-            return "\n".join([*said, *(wrapped(f"  {t}", width) for t in (block.detail, block.caution) if t)])
+            lines = [wrapped(block.sentence, width)]
+            return "\n".join(
+                [*lines, *(wrapped(f"  {t}", width) for t in (block.detail, block.caution) if t)]
+            )
         case Note():
             return wrapped(block.text, width)
         case Bullets():

@@ -243,8 +243,8 @@ class DataPlane:
         """Return `ready`; with strict readiness, also ask every model that has a readiness hook."""
         if not self.ready() or not self._strict_readiness:
             return self.ready()
-        asked = [model.says_ready() for model in self._repository.in_processes() if model.has_readiness_hook]
-        return not asked or all(await asyncio.gather(*asked))
+        checks = [model.says_ready() for model in self._repository.in_processes() if model.has_readiness_hook]
+        return not checks or all(await asyncio.gather(*checks))
 
     async def model_says_ready(self, name: str, version: str) -> bool:
         """Return True if a request would be answered, possibly after loading the model; False during
@@ -393,10 +393,10 @@ class DataPlane:
     def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
         """Return the head of a request with inputs in shared memory. Raises Postponed for long reads."""
         inputs = self.shared_memory.inputs(request.shared_inputs)
-        for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
-            tensor.data = there.memory
-        request.regions = [there.registration for there in inputs]
-        size = sum(len(there.memory) for there in inputs)
+        for (tensor, _), shared_input in zip(request.shared_inputs, inputs, strict=True):
+            tensor.data = shared_input.memory
+        request.regions = [shared_input.registration for shared_input in inputs]
+        size = sum(len(shared_input.memory) for shared_input in inputs)
         if any(tensor.datatype == "BYTES" for tensor, _ in request.shared_inputs):
             return self._bind_strings(model, request, inputs, size)
         head = self.bind(request)
@@ -417,24 +417,24 @@ class DataPlane:
     ) -> RequestHead:
         """Validate strings in shared memory if that is quick. Raises Postponed."""
         if size <= LONG_BYTES:
-            for there in inputs:
-                there.read()
+            for shared_input in inputs:
+                shared_input.read()
             return self.bind(request)
-        for there in inputs:
-            if len(there.memory) <= CHECKED_AT_ONCE_BYTES:
-                there.read()
+        for shared_input in inputs:
+            if len(shared_input.memory) <= CHECKED_AT_ONCE_BYTES:
+                shared_input.read()
         self._check_strings(model.bind(request))
-        for (tensor, _), there in zip(request.shared_inputs, inputs, strict=True):
+        for (tensor, _), shared_input in zip(request.shared_inputs, inputs, strict=True):
             if tensor.datatype == "BYTES":
-                _check_lengths(tensor, there, model.name, request.request_id)
+                _check_lengths(tensor, shared_input, model.name, request.request_id)
         raise self._postpone_reads(request, inputs, size)
 
     def _postpone_reads(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
         """Return an exception to raise: a thread reads the inputs, then the request is bound again."""
 
         def read() -> DecodedRequest:
-            for there in inputs:
-                there.read()
+            for shared_input in inputs:
+                shared_input.read()
             return request
 
         return Postponed(self.offload, size, read)
@@ -453,8 +453,8 @@ class DataPlane:
         if not ahead and self._reads_later(head):
             head.unread = inputs
             return
-        for there in inputs:
-            there.read()
+        for shared_input in inputs:
+            shared_input.read()
 
     def _check_strings(self, head: RequestHead) -> None:
         """Raise InvalidRequest if the request has more strings than allowed."""

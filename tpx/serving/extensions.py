@@ -81,8 +81,8 @@ def make(kind: ExtensionKind, name: str) -> object:
 
 def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = ()) -> str:
     """Return an error message for an unknown name, listing the known ones and the most similar."""
-    there = [*names(kind), *others]
-    return f"{fault} (tpx has: {', '.join(there)}){nearest(name, there)}"
+    known = [*names(kind), *others]
+    return f"{fault} (tpx has: {', '.join(known)}){nearest(name, known)}"
 
 
 def offers(group: str) -> list[Offer]:
@@ -142,8 +142,8 @@ def _read_name_and_version(distribution: Distribution | None) -> tuple[str, str]
     if distribution is None:
         return "?", ""
     try:
-        told = distribution.metadata
-        return told.get_all("Name", ["?"])[0], told.get_all("Version", [""])[0]
+        metadata = distribution.metadata
+        return metadata.get_all("Name", ["?"])[0], metadata.get_all("Version", [""])[0]
     except (KeyError, TypeError, ValueError, OSError):
         return "?", ""
 

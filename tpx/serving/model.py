@@ -79,9 +79,9 @@ def plan_regroup(
     add = []
     left = list(present)
     for spec in wanted:
-        alike = [one for one in left if _has_same_settings(one, spec)]
-        if alike:
-            left.remove(next((one for one in alike if one.name == spec.name), alike[0]))
+        same = [one for one in left if _has_same_settings(one, spec)]
+        if same:
+            left.remove(next((one for one in same if one.name == spec.name), same[0]))
         else:
             add.append(spec)
     return add, left

@@ -371,9 +371,11 @@ def backend_settings(config: ServeConfig) -> dict[str, dict[str, str]]:
             raise UsageError(f"--backend-config must be [<backend>,]<key>=<value>, got '{flag}'")
         out.setdefault(backend if comma else "", {})[key] = value
     if others := out.keys() - KNOWN.keys() - {""}:
-        there = backend_names(config.repository.backend_directory)
-        for name in sorted(others.difference(there)):
-            log.warning("--backend-config names '%s', which is not a backend%s", name, nearest(name, there))
+        backends = backend_names(config.repository.backend_directory)
+        for name in sorted(others.difference(backends)):
+            log.warning(
+                "--backend-config names '%s', which is not a backend%s", name, nearest(name, backends)
+            )
     return out
 
 

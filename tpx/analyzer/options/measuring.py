@@ -182,12 +182,12 @@ JOURNAL = "run.jsonl"
 
 def unwritable(path: Path) -> str:
     """Return why files cannot be created in this directory, or it cannot be created; empty if they can."""
-    there = path.absolute()
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        return f"{there} is not a directory"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} cannot be written to"
+    ancestor = path.absolute()
+    while not ancestor.exists():
+        ancestor = ancestor.parent
+    if not ancestor.is_dir():
+        return f"{ancestor} is not a directory"
+    return "" if os.access(ancestor, os.W_OK | os.X_OK) else f"{ancestor} cannot be written to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

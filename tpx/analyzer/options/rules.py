@@ -100,9 +100,9 @@ def _check_loads(spec: "ProfileSpec") -> Iterator[str]:
     names = spec.models.names
     if len(set(names)) < len(names):
         yield f"--profile-models names a model twice: {','.join(names)}"
-    told = given(spec.loads)
-    rate = next((flag_of(name) for name in told if "request_rate" in name), "")
-    flight = next((flag_of(name) for name in told if "concurrency" in name), "")
+    changed = given(spec.loads)
+    rate = next((flag_of(name) for name in changed if "request_rate" in name), "")
+    flight = next((flag_of(name) for name in changed if "concurrency" in name), "")
     if rate and flight:
         yield f"{rate} and {flight} are mutually exclusive"
     for model in spec.models.profile_models:
@@ -130,12 +130,12 @@ def _check_server_flags(spec: "ProfileSpec") -> Iterator[str]:
 def _check_one_server(spec: "ProfileSpec") -> Iterator[str]:
     """Yield conflicts between the server settings of models profiled together, which share one server."""
     for name in _OF_THE_SERVER if _is_profiled_together(spec) else ():
-        said = [model for model in spec.models.profile_models if getattr(model, name) is not None]
-        for model in said[1:]:
-            if getattr(model, name) != getattr(said[0], name):
+        configured = [model for model in spec.models.profile_models if getattr(model, name) is not None]
+        for model in configured[1:]:
+            if getattr(model, name) != getattr(configured[0], name):
                 yield (
-                    f"{name} of models '{said[0].name}' and '{model.name}' differ: models that are profiled "
-                    "together share one server"
+                    f"{name} of models '{configured[0].name}' and '{model.name}' differ: models that are "
+                    "profiled together share one server"
                 )
 
 

@@ -89,7 +89,7 @@ class ProfileSpec:
         from tpx.perf.options import SessionSpec
 
         measurement = self.measurement
-        asked = language_model(self._resolve_flags(model, "genai_perf_flags"))
+        language = language_model(self._resolve_flags(model, "genai_perf_flags"))
         values: dict[str, Any] = {
             "model": model.name,
             "protocol": self.server.client_protocol,
@@ -100,14 +100,14 @@ class ProfileSpec:
             "input_data": (measurement.input_data,),
         }
         if measurement.model_type == "LLM":
-            values |= {"service_kind": "openai", "protocol": "http", "endpoint": asked.endpoint}
+            values |= {"service_kind": "openai", "protocol": "http", "endpoint": language.endpoint}
             values |= {"streaming": True}
         # validate without the flags first: only errors that they cause get their prefix
         build(SessionSpec, values)
         try:
             values |= perf_values(self._resolve_flags(model, "perf_analyzer_flags"))
             if measurement.model_type == "LLM":
-                values |= asked.values
+                values |= language.values
             return build(SessionSpec, values)
         except UsageError as exc:
             raise UsageError(f"perf_analyzer_flags: {exc.message}") from exc
@@ -117,19 +117,21 @@ class ProfileSpec:
         """Warnings about options that were set and have no effect."""
         from tpx.analyzer.options.perf_flags import language_warnings, perf_warnings  # late, as above
 
-        told = given(self)
+        changed = given(self)
         inert = [
             f"{field.flag} has no effect: {field.option.help}"
             for field in fields_of(ProfileSpec)
-            if field.option.inert and field.name in told
+            if field.option.inert and field.name in changed
         ]
         models = self.models.profile_models
         sets = [self.measurement.perf_analyzer_flags]
         sets += [m.perf_analyzer_flags for m in models if m.perf_analyzer_flags is not None]
-        asked = [self.measurement.genai_perf_flags]
-        asked += [m.genai_perf_flags for m in models if m.genai_perf_flags is not None]
+        genai_flags = [self.measurement.genai_perf_flags]
+        genai_flags += [m.genai_perf_flags for m in models if m.genai_perf_flags is not None]
         lines = [line for flags in sets for line in perf_warnings(flags)]
-        lines += [line for flags in asked for line in language_warnings(flags, self.measurement.model_type)]
+        lines += [
+            line for flags in genai_flags for line in language_warnings(flags, self.measurement.model_type)
+        ]
         return tuple(dict.fromkeys([*inert, *idle_warnings(self), *lines, *member_warnings(self)]))
 
     def _resolve_flags(self, model: ModelToProfile, name: str) -> Flags:

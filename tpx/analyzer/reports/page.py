@@ -235,11 +235,11 @@ def _list_failures(model: ModelRun) -> list[Block]:
 
 def failure_blocks(name: str, load: str, reason: str, log_tail: Sequence[str]) -> list[Block]:
     """Return a failure under a load, with the last lines of the server's log."""
-    told: list[Block] = [Note(text=f"`{name}` {load}: {reason}", style="failure")]
+    blocks: list[Block] = [Note(text=f"`{name}` {load}: {reason}", style="failure")]
     if log_tail:
         log = code("\n".join(log_tail))
-        told.append(Details(summary="The last lines of the server's log", blocks=(log,), printed=True))
-    return told
+        blocks.append(Details(summary="The last lines of the server's log", blocks=(log,), printed=True))
+    return blocks
 
 
 def _build_trace_table(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | None:

@@ -119,10 +119,10 @@ def recommend(view: ModelView) -> list[Section]:
     if verdict.finding is Finding.INCONCLUSIVE:
         blocks.insert(0, Note(text="It is not certain to be better: measure again before you apply it."))
     if default is not None:
-        whole = code(whole_text(best.run.configuration), label="config.pbtxt")
+        full_config = code(whole_text(best.run.configuration), label="config.pbtxt")
         change = (
             config_diff(default.run, best.run),
-            Details(summary="The whole `config.pbtxt`", blocks=(whole,)),
+            Details(summary="The whole `config.pbtxt`", blocks=(full_config,)),
         )
         blocks.append(Group(title="Change to `config.pbtxt`", blocks=change))
         brings: list[Block] = [_build_comparison(default, best, gpus=view.gpus)]

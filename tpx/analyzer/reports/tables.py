@@ -98,9 +98,9 @@ def _format_cell(tag: str, row: _MeasurementRow) -> str:
 
 def _format_figure(measured: MeasuredMetric, measurement: Measurement) -> str:
     """Return the total, and the share of each of several models: `421.0, [184.5,236.5]`."""
-    whole = _format_rounded(measured.value(measurement))
+    total = _format_rounded(measured.value(measurement))
     each = [_format_rounded(measured.value(member)) for member in measurement.members]
-    return f"{whole}, [{','.join(each)}]" if any(each) else whole
+    return f"{total}, [{','.join(each)}]" if any(each) else total
 
 
 def _is_ensemble(configuration: Configuration) -> bool:

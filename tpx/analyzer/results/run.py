@@ -117,17 +117,17 @@ class Run:
     @classmethod
     def from_records(cls, records: Iterable[journal.Record]) -> "Run":
         """Return the run in these records. Raises MeasurementError if they do not begin with its start."""
-        told = RunRecords(records)
-        started = told.started
+        state = RunRecords(records)
+        started = state.started
         if started is None:
             raise MeasurementError("the journal does not begin with the start of a run")
         return cls(
             started=started,
-            models=tuple(told.models[name].model(name, started) for name in started.models),
-            server_only=told.server,
-            outcome=told.ended.outcome if told.ended else "unfinished",
-            elapsed_ns=told.elapsed_ns,
-            reason=told.ended.reason if told.ended else "",
+            models=tuple(state.models[name].model(name, started) for name in started.models),
+            server_only=state.server,
+            outcome=state.ended.outcome if state.ended else "unfinished",
+            elapsed_ns=state.elapsed_ns,
+            reason=state.ended.reason if state.ended else "",
         )
 
 

@@ -116,14 +116,14 @@ def run_words(container: Container, launch: Launch, name: str, ports: Mapping[st
         yield from ("--env", f"{key}={value}")
     yield from _iter_argument_words(arguments)
     yield from (container.image, SERVER)
-    told = {key.replace("_", "-"): values for key, values in launch.flags.items()}
+    flags = {key.replace("_", "-"): values for key, values in launch.flags.items()}
     for port_name in PORTS:
-        if port_name in told:
+        if port_name in flags:
             raise UsageError(
                 f"triton_server_flags: {port_name}: with --triton-launch-mode docker tpx chooses and "
                 "publishes the ports; leave it out"
             )
-    yield from words_of({**defaults(container.models, container.metrics_interval_ms, ports), **told})
+    yield from words_of({**defaults(container.models, container.metrics_interval_ms, ports), **flags})
 
 
 def find_docker() -> str:

@@ -238,9 +238,9 @@ class ServedRunner:
         """Unload the models that were loaded for this run, and those loaded along with them."""
         self._loaded = None
         others = self._before - set(self._touched)
-        ours = [name for name in await _list_models(self._models, "READY") if name not in others]
-        order = [name for name in reversed(self._touched) if name in ours]
-        await self._unload_models([*order, *(name for name in ours if name not in order)])
+        own = [name for name in await _list_models(self._models, "READY") if name not in others]
+        order = [name for name in reversed(self._touched) if name in own]
+        await self._unload_models([*order, *(name for name in own if name not in order)])
 
     async def _unload_models(self, models: list[str]) -> None:
         """Unload models and wait for completion, so that a variant's remains do not disturb the next one."""

@@ -67,13 +67,13 @@ class LocalServers:
         told_in_log = self.log is None or self.log.is_file() or not self.log.exists()
         ports: dict[str, int] = {}
         for name in PORTS:
-            told = flags.get(name, ())
-            if not told:
+            values = flags.get(name, ())
+            if not values:
                 ports[name] = 0 if told_in_log and not self.program else free_port()
                 continue
-            if not told[-1].isdecimal() or int(told[-1]) > 65535:
-                raise UsageError(f"triton_server_flags: {name}: expected a port, got '{told[-1]}'")
-            ports[name] = int(told[-1])
+            if not values[-1].isdecimal() or int(values[-1]) > 65535:
+                raise UsageError(f"triton_server_flags: {name}: expected a port, got '{values[-1]}'")
+            ports[name] = int(values[-1])
             try:
                 socket.create_server((LOCALHOST, ports[name])).close()
             except OSError as exc:

@@ -198,9 +198,11 @@ class ServerControl:
         body: JsonObject | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> JsonObject:
-        here = self._endpoint
+        endpoint = self._endpoint
         http = self._protocol == "http"
-        asker: Asker = HttpAsker(HttpConnector(here.host, here.port), here) if http else GrpcAsker(here)
+        asker: Asker = (
+            HttpAsker(HttpConnector(endpoint.host, endpoint.port), endpoint) if http else GrpcAsker(endpoint)
+        )
         try:
             return await asker.ask(method, model, body=body, timeout_s=timeout_s)
         finally:

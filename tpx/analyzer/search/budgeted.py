@@ -94,18 +94,18 @@ def _select_coarse_points(explorer: Explorer) -> list[Point]:
 def _climb_neighbors(explorer: Explorer) -> Asking[None]:
     """Move from the best point to its best neighbor until none is better."""
     while True:
-        here = explorer.best()
-        if here is None:
+        current = explorer.best()
+        if current is None:
             return
-        before = explorer.merit(here)
-        for point in explorer.grid.neighbours(here):
+        before = explorer.merit(current)
+        for point in explorer.grid.neighbours(current):
             if point not in explorer.tried:
-                best = explorer.history.best(explorer.name(here))
-                factor = best.load.value / explorer.expected(here) if best else 1.0
+                best = explorer.history.best(explorer.name(current))
+                factor = best.load.value / explorer.expected(current) if best else 1.0
                 measured = yield from explorer.once(point, factor)
                 if measured is not None and explorer.merit(point) > before:
                     yield from explorer.climbed(point)
-        if explorer.best() == here or not is_step(before, explorer.merit(explorer.best() or here)):
+        if explorer.best() == current or not is_step(before, explorer.merit(explorer.best() or current)):
             return
 
 

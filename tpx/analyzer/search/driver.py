@@ -83,9 +83,9 @@ class SearchDriver:
         """
         copy = SearchDriver(self._mode, self._spec)
         best: Measurement | None = None
-        told = iter(self._told)
+        replayed = iter(self._told)
         while (trial := copy.ask()) is not None and not trial.round:
-            _, outcome = next(told, (trial, known(trial)))
+            _, outcome = next(replayed, (trial, known(trial)))
             if outcome is None:
                 if best is None:
                     return

@@ -165,11 +165,11 @@ def _climb_steps(
     variant: Variant, ladder: Ladder, history: History, steps: range, best: Measurement
 ) -> Asking[Measurement]:
     for step in steps:
-        there = yield from measure(variant, ladder, step)
-        if there is None:
+        reached = yield from measure(variant, ladder, step)
+        if reached is None:
             break
-        better = is_step(history.merit(best), history.merit(there))
-        best = max(best, there, key=history.merit)
+        better = is_step(history.merit(best), history.merit(reached))
+        best = max(best, reached, key=history.merit)
         if not better:
             break
     return best

@@ -35,13 +35,13 @@ def quick(spec: SearchSpec, history: History) -> Steps:
     visits: dict[Point, int] = {}
     while visits.get(home, 0) < 2:
         visits[home] = visits.get(home, 0) + 1
-        there = yield from _take_fast_step(explorer, home)
-        if there == home or explorer.merit(there) <= explorer.merit(home):
-            there = yield from _take_slow_step(explorer, home)
-        if there == home:
+        reached = yield from _take_fast_step(explorer, home)
+        if reached == home or explorer.merit(reached) <= explorer.merit(home):
+            reached = yield from _take_slow_step(explorer, home)
+        if reached == home:
             break
-        history.decide(f"home moves to {explorer.grid.describe(there)}", explorer.name(there))
-        home = there
+        history.decide(f"home moves to {explorer.grid.describe(reached)}", explorer.name(reached))
+        home = reached
     if spec.sweep_best:
         for point in sorted(explorer.tried, key=explorer.merit, reverse=True)[: spec.limits.finalists]:
             yield from explorer.climbed(point)
@@ -56,10 +56,10 @@ def _take_fast_step(explorer: Explorer, home: Point) -> Asking[Point]:
         fresh = _pick_most_informative([p for p in around if p not in measured], [home, *measured])
         yield from explorer.once(fresh)
         measured.append(fresh)
-    there = _move_within_grid(explorer, home, _estimate_direction(explorer, home, measured))
-    if there != home and there not in explorer.tried:
-        yield from explorer.once(there)
-    return there
+    target = _move_within_grid(explorer, home, _estimate_direction(explorer, home, measured))
+    if target != home and target not in explorer.tried:
+        yield from explorer.once(target)
+    return target
 
 
 def _take_slow_step(explorer: Explorer, home: Point) -> Asking[Point]:
@@ -100,8 +100,8 @@ def _move_within_grid(explorer: Explorer, home: Point, strengths: Sequence[float
         if not dimension.ordered:
             step = 0
         moved.append(min(max(place + step, 0), len(dimension.choices) - 1))
-    there = tuple(moved)
-    return home if explorer.grid.refusal(there) else there
+    target = tuple(moved)
+    return home if explorer.grid.refusal(target) else target
 
 
 def _pick_most_informative(candidates: Sequence[Point], seen: Sequence[Point]) -> Point:
@@ -161,9 +161,9 @@ def figures_of(measurement: Measurement, tags: Sequence[str]) -> Figures | None:
     return tuple(found)
 
 
-def dominates(ours: Figures, theirs: Figures) -> bool:
+def dominates(first: Figures, second: Figures) -> bool:
     """Return True if the first is nowhere worse and somewhere better."""
-    return ours != theirs and all(a >= b for a, b in zip(ours, theirs, strict=True))
+    return first != second and all(a >= b for a, b in zip(first, second, strict=True))
 
 
 def front(measurements: Sequence[Measurement], tags: Sequence[str], goals: Goals) -> list[Measurement]:

@@ -187,13 +187,13 @@ class SearchGrid:
         """Return the allowed points that differ in one dimension: by one step, by any if unordered."""
         found = []
         for axis, dimension in enumerate(self.dimensions):
-            here = point[axis]
+            index = point[axis]
             count = len(dimension.choices)
-            others = (here + 1, here - 1) if dimension.ordered else range(count)
+            others = (index + 1, index - 1) if dimension.ordered else range(count)
             for other in others:
-                there = (*point[:axis], other, *point[axis + 1 :])
-                if 0 <= other < count and other != here and not self.refusal(there):
-                    found.append(there)
+                neighbor = (*point[:axis], other, *point[axis + 1 :])
+                if 0 <= other < count and other != index and not self.refusal(neighbor):
+                    found.append(neighbor)
         return found
 
     def variant(self, point: Point) -> Variant:

@@ -228,8 +228,8 @@ def instead(asked: ModelKey, index: Sequence[IndexEntry]) -> str:
         named = ", ".join(filter(None, ready))
         return f"; the server has it in version {named}" if named else "; the server has it without versions"
     if own:
-        told = [f"{entry.state}: {entry.reason}" if entry.reason else entry.state for entry in own]
-        return f"; the server has it, but it is {' / '.join(told) if any(told) else 'not loaded'}"
+        states = [f"{entry.state}: {entry.reason}" if entry.reason else entry.state for entry in own]
+        return f"; the server has it, but it is {' / '.join(states) if any(states) else 'not loaded'}"
     names = sorted({entry.name for entry in index if entry.state == READY})
     if not names:
         return "; the server has no model that is ready" if index else ""

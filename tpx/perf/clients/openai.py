@@ -294,8 +294,8 @@ def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
     stream = endpoint.wire.streaming
     brought = _parse_object(content)
     if brought:
-        asked = {"model": endpoint.model.name} | dict(brought)
-        return asked | {"stream": True} if stream else asked
+        required = {"model": endpoint.model.name} | dict(brought)
+        return required | {"stream": True} if stream else required
     text, path = content.decode("utf-8", "replace"), endpoint.service.path
     if path.endswith("chat/completions"):
         made: JsonObject = {"messages": [{"role": "user", "content": text}]}

@@ -182,9 +182,9 @@ class _RequestMaker:
         fields, shared = self._settings.fields, self._settings.shared
         if any(step.expected for step in steps):
             outputs = self._stack_tensors([step.expected for step in steps], self._model.outputs, places)
-            asked = [output.name for output in fields.outputs]
+            requested = [output.name for output in fields.outputs]
             for tensor in outputs:
-                if asked and tensor.name not in asked:
+                if requested and tensor.name not in requested:
                     raise UsageError(
                         f"{places[0]}: validation_data has '{tensor.name}', which --output leaves out"
                     )

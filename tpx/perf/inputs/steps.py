@@ -81,13 +81,13 @@ def stacked(
     out = []
     by_step = [named(tensors) for tensors in parts]
     for spec in specs:
-        there = [spec.name in tensors for tensors in by_step]
-        if not any(there):
+        present = [spec.name in tensors for tensors in by_step]
+        if not any(present):
             continue
-        if not all(there):
+        if not all(present):
             raise UsageError(
-                f"{places[there.index(False)]}: tensor '{spec.name}' is missing, which another step of the "
-                f"same batch has ({places[there.index(True)]})"
+                f"{places[present.index(False)]}: tensor '{spec.name}' is missing, which another step of the "
+                f"same batch has ({places[present.index(True)]})"
             )
         tensors = [tensors[spec.name] for tensors in by_step]
         first = tensors[0]

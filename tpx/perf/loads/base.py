@@ -83,14 +83,14 @@ class LoadRequest:
     """True for a warm-up, which is not measured. With a fixed schedule it sends the first steps."""
 
 
-async def open_load(target: Loadable, asked: LoadRequest) -> Load:
+async def open_load(target: Loadable, load_request: LoadRequest) -> Load:
     """Open a load and its connections. Raises WireError if the server refuses connections."""
-    target.requests.feed.begin(asked.level, asked.share)
-    module, _, function = asked.level.kind.opener.partition(":")
+    target.requests.feed.begin(load_request.level, load_request.share)
+    module, _, function = load_request.level.kind.opener.partition(":")
     opener: Callable[[Loadable, LoadRequest], Awaitable[Load]] = getattr(
         import_module(f"tpx.perf.loads.{module}"), function
     )
-    return await opener(target, asked)
+    return await opener(target, load_request)
 
 
 FILES_BESIDE = 64

@@ -20,10 +20,10 @@ from tpx.perf.results import Sessions
 UNLIMITED = 1 << 62
 
 
-async def open_requests(target: Loadable, asked: LoadRequest) -> "ClosedLoop":
+async def open_requests(target: Loadable, load_request: LoadRequest) -> "ClosedLoop":
     """Open a level's requests in flight, or one worker's share of them."""
-    slots = await target.client.open(asked.share.part(int(asked.level.value)))
-    return ClosedLoop(target.client, slots, target.requests.feed, asked.settings.timeout_s)
+    slots = await target.client.open(load_request.share.part(int(load_request.level.value)))
+    return ClosedLoop(target.client, slots, target.requests.feed, load_request.settings.timeout_s)
 
 
 class ClosedLoop(SlotLoad):
@@ -77,10 +77,10 @@ class ClosedLoop(SlotLoad):
         return True
 
 
-async def open_sessions(target: Loadable, asked: LoadRequest) -> "SessionLoad":
+async def open_sessions(target: Loadable, load_request: LoadRequest) -> "SessionLoad":
     """Open a level's concurrent conversations."""
-    slots = await target.client.open(int(asked.level.value))
-    return SessionLoad(target.client, slots, target.requests.conversations, asked.settings.timeout_s)
+    slots = await target.client.open(int(load_request.level.value))
+    return SessionLoad(target.client, slots, target.requests.conversations, load_request.settings.timeout_s)
 
 
 class _Conversations:
@@ -200,12 +200,12 @@ EARLY = -3
 """Status of a request whose stream ended before it had the responses of a period."""
 
 
-async def open_periodic(target: Loadable, asked: LoadRequest) -> "PeriodicLoad":
+async def open_periodic(target: Loadable, load_request: LoadRequest) -> "PeriodicLoad":
     """Open a growing concurrency that ends at the level's value."""
-    end = int(asked.level.value)
-    plan = asked.settings.periodic or PeriodicRange(start=end, end=end)
+    end = int(load_request.level.value)
+    plan = load_request.settings.periodic or PeriodicRange(start=end, end=end)
     slots = await target.client.open(end)
-    return PeriodicLoad(target.client, slots, target.requests.feed, plan, asked.settings.timeout_s)
+    return PeriodicLoad(target.client, slots, target.requests.feed, plan, load_request.settings.timeout_s)
 
 
 class _StreamSender(Sender):

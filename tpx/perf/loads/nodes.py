@@ -68,8 +68,10 @@ class NodeLoad:
         """Return the worker's progress, and the rows and response times since the last call."""
         self._worker.check()
         ring = self._worker.ring
-        told = {name: ring.said(name) for name in _TOLD}  # read first: all rows up to then are in the ring
-        return told, ring.rows.take(), ring.times.take()
+        progress = {
+            name: ring.said(name) for name in _TOLD
+        }  # read first: all rows up to then are in the ring
+        return progress, ring.rows.take(), ring.times.take()
 
     async def close(self) -> None:
         """End the worker process."""
@@ -202,7 +204,7 @@ class NodeWorker:
         """Fetch what is new. If the node is gone, `listen` reports it."""
         async with self._one_at_a_time:
             try:
-                told, rows, times = await self._ask(self._actor.take.remote())
+                progress, rows, times = await self._ask(self._actor.take.remote())
             except MeasurementError:
                 return
             rows = rows.copy()
@@ -216,9 +218,9 @@ class NodeWorker:
             await _put_all(self.ring.rows, rows)
             for name in _TOLD:
                 if name not in _CLOCKS:
-                    self.ring.tell(name, told[name])
-                elif told[name]:  # 0 until the worker has begun
-                    self.ring.tell(name, told[name] + self._offset_ns)
+                    self.ring.tell(name, progress[name])
+                elif progress[name]:  # 0 until the worker has begun
+                    self.ring.tell(name, progress[name] + self._offset_ns)
 
 
 async def _put_all(circle: Circle, items: Array) -> None:

@@ -32,37 +32,41 @@ GROWTH_RETRY_S = 1.0
 """Pause after a slot could not be opened."""
 
 
-async def open_rate(target: Loadable, asked: LoadRequest) -> "RateLoad":
+async def open_rate(target: Loadable, load_request: LoadRequest) -> "RateLoad":
     """Open a load of requests per second, or at the user's intervals."""
-    return await _open_rate_load(target, asked, offsets(asked.level, asked.settings, asked.share))
+    return await _open_rate_load(
+        target, load_request, offsets(load_request.level, load_request.settings, load_request.share)
+    )
 
 
-async def open_schedule(target: Loadable, asked: LoadRequest) -> "RateLoad":
+async def open_schedule(target: Loadable, load_request: LoadRequest) -> "RateLoad":
     """Open a load that sends every step of the data at its own time.
 
     Steps sent to warm up are not sent again; the first remaining step is due immediately.
     """
-    times_ns, count = target.requests.timestamps_ns, asked.settings.warmup_requests
-    if asked.warming:
+    times_ns, count = target.requests.timestamps_ns, load_request.settings.warmup_requests
+    if load_request.warming:
         times_ns = times_ns[:count]
     elif count and times_ns[count:]:
         times_ns = tuple(t - times_ns[count] for t in times_ns[count:])
-    return await _open_rate_load(target, asked, listed(np.asarray(times_ns, np.int64), asked.share), times_ns)
+    return await _open_rate_load(
+        target, load_request, listed(np.asarray(times_ns, np.int64), load_request.share), times_ns
+    )
 
 
 async def _open_rate_load(
-    target: Loadable, asked: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
+    target: Loadable, load_request: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
 ) -> "RateLoad":
-    settings, share, client = asked.settings, asked.share, target.client
+    settings, share, client = load_request.settings, load_request.share, target.client
     most = max(1, share.part(settings.sequences or settings.pace.max_connections))
-    ahead = min(most, max(1, share.part(slots_ahead(asked.level, settings.pace, times_ns))))
+    ahead = min(most, max(1, share.part(slots_ahead(load_request.level, settings.pace, times_ns))))
     return RateLoad(
         client,
         await client.open(most if settings.sequences else ahead),
         target.requests.feed,
         schedule,
         OpenLoopSettings(
-            timeout_s=asked.settings.timeout_s,
+            timeout_s=load_request.settings.timeout_s,
             late=settings.pace.on_late,
             max_connections=most,
             ahead=ahead,

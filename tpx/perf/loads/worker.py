@@ -111,8 +111,8 @@ class Worker:
                 self._pipe.send(Broken(exc))
         return self._end_tasks()
 
-    async def _prepare_load(self, asked: LoadRequest) -> None:
-        self._load = await open_load(self._target, asked)
+    async def _prepare_load(self, load_request: LoadRequest) -> None:
+        self._load = await open_load(self._target, load_request)
         streamed = self._target.client.streams
         self._telling = Telling(self._ring, self._load.records, streamed=streamed)
         # a collection in the middle of a level would show up as latency

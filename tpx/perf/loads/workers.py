@@ -65,13 +65,13 @@ class LocalWorker:
         context = multiprocessing.get_context("spawn")
         self._name = f"worker {place.number + 1} of {place.of}"
         self.ring = RowRing()
-        ours, theirs = context.Pipe()
-        self._pipe: Connection = ours
+        pipe, worker_pipe = context.Pipe()
+        self._pipe: Connection = pipe
         self._process: SpawnProcess = context.Process(
-            target=main, args=(theirs, open_target, self.ring.name, place), daemon=True
+            target=main, args=(worker_pipe, open_target, self.ring.name, place), daemon=True
         )
         self._process.start()
-        theirs.close()
+        worker_pipe.close()
 
     def check(self) -> None:
         """Raise MeasurementError if the process is gone."""
@@ -175,15 +175,15 @@ class WorkerPool:
         """Return the notices of all workers after a level."""
         return [notice for process in self._processes for notice in process.take_notices()]
 
-    async def open_load(self, asked: LoadRequest) -> "PoolLoad":
+    async def open_load(self, load_request: LoadRequest) -> "PoolLoad":
         """Open a level's load, with its connections, in every process that has a share of it."""
-        open_loop = asked.level.kind.open_loop
-        things = asked.settings.sequences if open_loop else int(asked.level.value)
-        active = self._processes[:things] if things else self._processes
-        load = self._load = PoolLoad(active, things, open_loop=open_loop, streamed=self._streamed)
+        open_loop = load_request.level.kind.open_loop
+        units = load_request.settings.sequences if open_loop else int(load_request.level.value)
+        active = self._processes[:units] if units else self._processes
+        load = self._load = PoolLoad(active, units, open_loop=open_loop, streamed=self._streamed)
         for process, share in zip(active, load.shares, strict=True):
             process.ring.clear()
-            process.say(replace(asked, share=share))
+            process.say(replace(load_request, share=share))
         await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in active))
         return load
 
@@ -195,13 +195,13 @@ class PoolLoad:
     """
 
     def __init__(
-        self, processes: Sequence[RunningWorker], things: int, *, open_loop: bool, streamed: bool
+        self, processes: Sequence[RunningWorker], units: int, *, open_loop: bool, streamed: bool
     ) -> None:
-        """`things` is the number of units to split: requests in flight, or sequences that a schedule
+        """`units` is the number of units to split: requests in flight, or sequences that a schedule
         goes through; 0 if the shares take turns request by request.
         """
         self.shares = tuple(Share(i, len(processes)) for i in range(len(processes)))
-        self._things = things
+        self._things = units
         self._open_loop = open_loop
         self._processes = processes
         self._gathered = Gathering([p.ring for p in processes], streamed=streamed)

@@ -51,9 +51,9 @@ class PageReader:
     def __init__(self, wanted: Sequence[str] = ()) -> None:
         """`wanted` are regular expressions, searched for in the names of series including their labels."""
         names = "|".join(map(re.escape, _ALWAYS))
-        asked = "".join(f"|(?=[^\\n]*(?:{text}))[^\\s#{{]+" for text in wanted)
+        requested = "".join(f"|(?=[^\\n]*(?:{text}))[^\\s#{{]+" for text in wanted)
         # known names, or any name on a line that matches a wanted expression (by lookahead); labels; value
-        pattern = f"^((?:(?:{names})(?=[ {{])|(?!){asked})(?:\\{{[^\\n]*\\}})?)[ \\t]+(\\S+)"
+        pattern = f"^((?:(?:{names})(?=[ {{])|(?!){requested})(?:\\{{[^\\n]*\\}})?)[ \\t]+(\\S+)"
         self._series = re.compile(pattern.encode(), re.MULTILINE)
         self._wanted = [re.compile(text) for text in wanted]
         self.counters: frozenset[str] = frozenset()

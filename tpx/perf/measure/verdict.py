@@ -189,16 +189,16 @@ def _check_other_clients(measured: MeasuredLevel) -> Iterator[str]:
     server, batch_size = measured.server, measured.batch_size
     if server is None or not measured.merged.requests:
         return
-    ours = measured.merged.requests * batch_size
+    sent = measured.merged.requests * batch_size
     # a cache hit counts as a success without an inference
-    theirs = server.success_count * batch_size if server.response_cache else server.inference_count
+    counted = server.success_count * batch_size if server.response_cache else server.inference_count
     edge = (EDGE_REQUESTS + measured.level.value) * batch_size
-    if theirs and abs(theirs - ours) > max(COUNT_TOLERANCE * ours, edge):
-        more = "more than" if theirs > ours else "fewer than"
+    if counted and abs(counted - sent) > max(COUNT_TOLERANCE * sent, edge):
+        more = "more than" if counted > sent else "fewer than"
         why = (
-            "other clients use the model, and" if theirs > ours else "the statistics cover another time, and"
+            "other clients use the model, and" if counted > sent else "the statistics cover another time, and"
         )
         yield (
-            f"The server counted {theirs} inferences, {abs(theirs - ours) / ours * 100:.0f}% {more} the "
-            f"{ours} of this client: {why} the server's figures are not of this measurement alone."
+            f"The server counted {counted} inferences, {abs(counted - sent) / sent * 100:.0f}% {more} the "
+            f"{sent} of this client: {why} the server's figures are not of this measurement alone."
         )

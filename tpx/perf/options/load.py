@@ -149,26 +149,26 @@ class LoadSpec:
     @property
     def levels(self) -> LevelRange:
         """Levels to measure, of any kind."""
-        asked = self._list_requested()
-        return asked[0] if asked else self._apply_search(self.concurrency_range)
+        requested = self._list_requested()
+        return requested[0] if requested else self._apply_search(self.concurrency_range)
 
     def _apply_search(self, levels: LevelRange) -> LevelRange:
         return levels.searched() if self.binary_search else levels
 
     def _list_requested(self) -> list[LevelRange]:
         """Return every kind of load that was requested; more than one is an error."""
-        asked: list[LevelRange] = []
+        requested: list[LevelRange] = []
         if self.concurrency_range.given:
-            asked.append(self._apply_search(self.concurrency_range))
+            requested.append(self._apply_search(self.concurrency_range))
         if self.request_rate_range is not None:
-            asked.append(self._apply_search(self.request_rate_range))
+            requested.append(self._apply_search(self.request_rate_range))
         if self.request_intervals is not None:
-            asked.append(LevelRange(mode=CUSTOM_INTERVALS.name, start=self.request_intervals.rate))
+            requested.append(LevelRange(mode=CUSTOM_INTERVALS.name, start=self.request_intervals.rate))
         if self.periodic_concurrency_range is not None:
             last = self.periodic_concurrency_range.end
-            asked.append(LevelRange(mode=PERIODIC_CONCURRENCY.name, start=last))
+            requested.append(LevelRange(mode=PERIODIC_CONCURRENCY.name, start=last))
         if self.session_concurrency is not None:
-            asked.append(LevelRange(mode=SESSION_CONCURRENCY.name, start=self.session_concurrency))
+            requested.append(LevelRange(mode=SESSION_CONCURRENCY.name, start=self.session_concurrency))
         if self.fixed_schedule:
-            asked.append(LevelRange(mode=FIXED_SCHEDULE.name, start=0))
-        return asked
+            requested.append(LevelRange(mode=FIXED_SCHEDULE.name, start=0))
+        return requested

@@ -84,13 +84,13 @@ class SessionSpec:
     def endpoint(self, model: ModelKey) -> Endpoint:
         """Return a model's endpoint. Raises UsageError for an invalid URL, or TLS options without effect."""
         address = self.parsed_address
-        here = self.service.service_kind == "inprocess"
+        in_process = self.service.service_kind == "inprocess"
         return Endpoint(
             host=address.host,
             port=address.port,
             model=model,
             headers=self.target.header,
-            tls=None if here else self.tls.settings(self.target.protocol, secure=address.secure),
+            tls=None if in_process else self.tls.settings(self.target.protocol, secure=address.secure),
             wire=self.wire,
             service=self.service,
             sessions=self.load.session_concurrency is not None,

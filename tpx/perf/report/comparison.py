@@ -60,14 +60,14 @@ def comparison_document(compared: Compared, *, everything: bool = True) -> Docum
     """Return the verdict and one table per pair; without `everything`, only figures that differ."""
     findings = [d.finding for d in compared.differences]
     worse, better = findings.count("worse"), findings.count("better")
-    said = "No significant difference"
+    headline = "No significant difference"
     if worse or better:
-        said = f"{worse} worse, {better} better, the rest the same"
+        headline = f"{worse} worse, {better} better, the rest the same"
     strictness = compared.strictness
     statement = Statement(
         badge="Worse" if worse else "Better" if better else "Same",
         tone="bad" if worse else "good",
-        sentence=f"{said} ({len(findings)} figures compared{', interrupted' * compared.interrupted}).",
+        sentence=f"{headline} ({len(findings)} figures compared{', interrupted' * compared.interrupted}).",
     )
     sections: list[Section] = []
     for pair in compared.pairs:
@@ -109,13 +109,13 @@ def comparison_junit(compared: Compared) -> str:
     cases = []
     for pair in compared.pairs:
         for d in pair.differences:
-            told = (
+            details = (
                 f"{_format_value(d, d.before, compared.unit)} -> {_format_value(d, d.after, compared.unit)}, "
                 f"{d.relative * 100:+.1f}% [{_format_interval(d)}], p={d.p_value:.3f}"
             )
-            case = Case(suite=pair.title, name=f"{d.load} {d.figure}", output=f"{d.finding}: {told}")
+            case = Case(suite=pair.title, name=f"{d.load} {d.figure}", output=f"{d.finding}: {details}")
             if d.finding == "worse":
-                why = f"{d.figure} is worse: {told}"
+                why = f"{d.figure} is worse: {details}"
                 case = replace(case, outcome="failure", message=why, kind="regression")
             cases.append(case)
     return to_junit("tpx compare", cases)

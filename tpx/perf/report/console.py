@@ -110,12 +110,12 @@ def answers_text(report: Report) -> str:
 
 
 def _describe_objectives(report: Report) -> list[str]:
-    asked = ", ".join(o.text for o in report.config.answers.slo)
+    objectives = ", ".join(o.text for o in report.config.answers.slo)
     answer = next((r for r in report.levels if r.level == report.answer), None)
-    lines = ["", f"SLO {asked}: no measured load meets it."]
+    lines = ["", f"SLO {objectives}: no measured load meets it."]
     if answer is not None:
         lines[1] = (
-            f"SLO {asked}: met up to {load_name(answer.level)}, {throughput(answer)} "
+            f"SLO {objectives}: met up to {load_name(answer.level)}, {throughput(answer)} "
             f"(with {report.config.answers.slo_confidence * 100:g}% confidence)."
         )
     for result in sorted(report.levels, key=lambda r: r.level.value):

@@ -48,8 +48,8 @@ def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tupl
             part = _find_part(result.server, model, version)
             if part is not None and result.server is not None:
                 # a composing model has no client: its throughput is its share of the ensemble's
-                whole = result.server.success_count
-                share = part.success_count / whole if whole else 0.0
+                ensemble_count = result.server.success_count
+                share = part.success_count / ensemble_count if ensemble_count else 0.0
                 request_us = average_us(part.success_ns, part.success_count)
                 between = max(0, request_us - part.accounted_ns // 1000)
                 throughput = rate(result.throughput_infer_per_s * share)

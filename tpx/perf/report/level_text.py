@@ -315,9 +315,9 @@ def _shorten_note(note: str) -> str:
     return note.partition(" (")[0]
 
 
-def waited_before(pace: OpenLoop, whole: LatencySummary) -> bool:
-    """Return True if requests noticeably waited before they were sent; `whole` includes that time."""
-    return whole.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
+def waited_before(pace: OpenLoop, total: LatencySummary) -> bool:
+    """Return True if requests noticeably waited before they were sent; `total` includes that time."""
+    return total.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
 
 
 def _describe_pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:

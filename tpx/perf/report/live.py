@@ -124,9 +124,9 @@ class Dashboard:
         usual = int(settings.warmup_s * 1e9) + window_ns * windows
         if self._took_ns:
             usual = sum(self._took_ns) // len(self._took_ns)
-        here = max(0, usual - (now_ns - self._level_begun_ns))
+        current_ns = max(0, usual - (now_ns - self._level_begun_ns))
         pause = int(self._config.course.cooldown_seconds * 1e9)
-        return here + (usual + pause) * max(0, self._planned - len(self._results) - 1)
+        return current_ns + (usual + pause) * max(0, self._planned - len(self._results) - 1)
 
     def _render_headline(self, now_ns: int) -> Text:
         level, progress = self._level, self._progress
@@ -161,9 +161,9 @@ def _render_gauge(
     line = Text.assemble((f"  {name:<8}", "dim"), (f"{written(values[-1]):>10}", f"bold {style}"))
     mean = f"   mean {written(found[0])} \u00b1 {written(found[1])}" if found is not None else ""
     line.append(f"{mean:<32}", "dim")
-    room = max(0, min(width - line.cell_len - 2, LOOKS))
-    if room:
-        line.append("  " + sparkline(list(values)[-room:]), style)
+    available = max(0, min(width - line.cell_len - 2, LOOKS))
+    if available:
+        line.append("  " + sparkline(list(values)[-available:]), style)
     return line
 
 
@@ -182,13 +182,13 @@ def _render_server(server: ServerBreakdown, width: int) -> Text:
         if times[name]:
             line.append(f"{name} {times[name]:,}  ", style)
     line.append(f"batch {server.mean_batch:.2f}  ", "dim")
-    room = min(40, width - line.cell_len)
+    available = min(40, width - line.cell_len)
     whole = sum(times.values()) or 1
-    if room > 10:
+    if available > 10:
         drawn = through = 0
         for name, style in _PARTS:
             through += times[name]
-            until = room * through // whole
+            until = available * through // whole
             line.append("\u2588" * (until - drawn), style)
             drawn = until
     return line

@@ -111,16 +111,16 @@ def conclude(report: Report) -> Statement:
     if not any(r.requests for r in report.levels):
         return Statement(badge="Nothing measured", tone="bad", sentence=_explain_no_result(report))
     detail, best = _describe_problems(report), report.best
-    asked = ", ".join(o.text for o in report.config.answers.slo)
-    if asked:
-        said = f"no load meets {asked}"
+    objectives = ", ".join(o.text for o in report.config.answers.slo)
+    if objectives:
+        headline = f"no load meets {objectives}"
         if best is not None:
             met = f"{load_name(best.level)}: {throughput(best)}, {_describe_percentiles(best)}"
-            said = f"{asked} met up to {met}"
+            headline = f"{objectives} met up to {met}"
         return Statement(
             badge="Objectives missed" if best is None else "Objectives met",
             tone="bad" if best is None else "good",
-            sentence=said,
+            sentence=headline,
             detail=detail,
         )
     if best is None:

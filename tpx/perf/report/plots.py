@@ -102,12 +102,12 @@ def _build_spectrum_line(result: LevelResult) -> Line:
     batches = result.estimates.batches if result.estimates is not None else None
     dots = []
     if batches is not None and result.latency is not None:
-        whole = batches.histogram.sum(axis=0, keepdims=True)
-        count = int(whole.sum())
+        total = batches.histogram.sum(axis=0, keepdims=True)
+        count = int(total.sum())
         for p in SPECTRUM:
             if p > 50 and count * (1 - p / 100) < FEWEST_BEYOND:
                 break
-            value = float(quantiles(whole, batches.bins, p / 100)[0]) / 1e6
+            value = float(quantiles(total, batches.bins, p / 100)[0]) / 1e6
             dots.append(Dot(x=_scale_percentile(p), y=value, title=f"p{p:g} {value:.3f} ms"))
     return Line(name=level_name(result.level), dots=tuple(dots), marked=False)
 

@@ -220,8 +220,8 @@ class ProfileExport(RecorderFile):
     def close(self) -> None:
         kind, endpoint = self._service
         tail = {"version": __version__, "service_kind": kind, "endpoint": endpoint}
-        ours = {"tpx": {"failed_requests": self._failed}}
-        self.write(b"]," + orjson.dumps(tail | ours)[1:])
+        additions = {"tpx": {"failed_requests": self._failed}}
+        self.write(b"]," + orjson.dumps(tail | additions)[1:])
         super().close()
 
     def _iter_requests(self, level: LevelRecords) -> Iterator[bytes]:
@@ -256,8 +256,8 @@ class ProfileExport(RecorderFile):
             tensors = self._capture.inputs[key]
             if self._service[0] == "openai":
                 body = encode_bytes([sent(self._capture.requests[key])])
-                whole = Tensor(INPUT.name, INPUT.datatype, INPUT.shape, body)
-                tensors = tuple(whole if t.name == INPUT.name else t for t in tensors)
+                tensor = Tensor(INPUT.name, INPUT.datatype, INPUT.shape, body)
+                tensors = tuple(tensor if t.name == INPUT.name else t for t in tensors)
             self._inputs[key] = tensors_json(tensors)
         return self._inputs[key]
 

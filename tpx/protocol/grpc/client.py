@@ -317,8 +317,8 @@ class GrpcClientConnection:
                 self._start_waiting_calls()
             case GoingAway(last_stream_id, code, reason):
                 self.closing = True
-                said = reason.decode("utf-8", "replace")
-                self._lost_reason = f"the server is going away (code {code}) {said}".strip()
+                text = reason.decode("utf-8", "replace")
+                self._lost_reason = f"the server is going away (code {code}) {text}".strip()
                 for stream_id in [s for s in self._calls if s > last_stream_id]:
                     self._end_call(stream_id, Status.UNAVAILABLE, self._lost_reason)
                 self._fail_waiting_calls()

@@ -108,14 +108,14 @@ class ChunkedDecoder:
 
     def _read_chunk(self, data: bytes, at: int) -> int:
         """Consume the available part of the current chunk; its last two bytes must be CRLF."""
-        here = min(self._remaining, len(data) - at)
-        payload = min(here, max(0, self._remaining - 2))
+        available = min(self._remaining, len(data) - at)
+        payload = min(available, max(0, self._remaining - 2))
         if payload:
             self._body += memoryview(data)[at : at + payload]
-        tail = data[at + payload : at + here]
+        tail = data[at + payload : at + available]
         expected = b"\r\n"[2 - min(2, self._remaining - payload) :]
         if not expected.startswith(tail):
             raise HttpError(400, "chunk does not end with CRLF")
-        self._remaining = self._remaining - here or -1
+        self._remaining = self._remaining - available or -1
         self._buffer = b""
-        return at + here
+        return at + available

@@ -391,11 +391,11 @@ class Http2Connection(BufferedReader):
         if kind != DATA or flags & PADDED:
             self._missing = stop - len(data)
             return False
-        here = len(data) - start
-        if here:
-            self.received(here)
+        received = len(data) - start
+        if received:
+            self.received(received)
             self._handle_data(stream_id, 0, data, start, len(data))
-        self._read_in_place(stream_id, flags, stop - start - here)
+        self._read_in_place(stream_id, flags, stop - start - received)
         return True
 
     def _read_in_place(self, stream_id: int, flags: int, left: int) -> None:

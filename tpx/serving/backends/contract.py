@@ -71,9 +71,9 @@ def inside(directory: Path, name: str, field: str) -> Path:
 def no_file(path: Path, model_name: str) -> LoadError:
     """Return the error for a missing model file; its message suggests a file with the same suffix."""
     fault = f"unable to find '{path}' for model '{model_name}'"
-    alike = sorted(path.parent.glob(f"*{path.suffix}")) if path.suffix else []
-    if alike:
-        fault += f" (there is '{alike[0].name}': rename it, or say default_model_filename)"
+    similar = sorted(path.parent.glob(f"*{path.suffix}")) if path.suffix else []
+    if similar:
+        fault += f" (there is '{similar[0].name}': rename it, or say default_model_filename)"
     return LoadError(fault, code=Code.NOT_FOUND)
 
 

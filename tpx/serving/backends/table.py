@@ -99,8 +99,8 @@ def _explain_missing_backend(name: str, directory: Path | None) -> str:
     if meant:
         return f"{fault} (did you mean '{meant}'?)"
     if name in _OTHERS:
-        there = ", ".join(backend_names(directory))
-        return f"{fault} It is one of Triton's that tpx does not have (tpx has: {there})"
+        known = ", ".join(backend_names(directory))
+        return f"{fault} It is one of Triton's that tpx does not have (tpx has: {known})"
     local = directory is not None and Path(name).name == name
     words = unknown(BACKENDS, name, fault, [*python_based(directory)])
     place = f": a python-based backend would be '{directory}/{name}/model.py'" if local else ""

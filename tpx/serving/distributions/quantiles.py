@@ -139,11 +139,11 @@ class SlidingQuantiles:
         return self._merge_sketches([self._past, current]).quantiles(shares)
 
     def _merge_sketches(self, sketches: Sequence[QuantileSketch]) -> QuantileSketch:
-        whole = QuantileSketch(self._error)
+        merged = QuantileSketch(self._error)
         for sketch in sketches:
             if sketch.count:
-                whole.merge(sketch)
-        return whole
+                merged.merge(sketch)
+        return merged
 
 
 _TOGETHER = 2048

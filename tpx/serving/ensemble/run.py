@@ -64,8 +64,8 @@ def said_of_sequence(
                 code=Code.INVALID_ARGUMENT,
             )
     identity = said.get("sequence_id", before.get("sequence_id", 0))
-    whole = isinstance(identity, int) and not isinstance(identity, bool) and 0 <= identity < _MOST
-    if not whole and not isinstance(identity, str):
+    is_number = isinstance(identity, int) and not isinstance(identity, bool) and 0 <= identity < _MOST
+    if not is_number and not isinstance(identity, str):
         raise ExecutionError(
             f"expected response parameter 'sequence_id' to be a whole number or a string, got {identity!r}",
             code=Code.INVALID_ARGUMENT,
@@ -345,9 +345,9 @@ class EnsembleRun:
                 absent -= 1
                 self._put_value(number, tensor)
         if absent:
-            there = {tensor.name for tensor in tensors}
+            present = {tensor.name for tensor in tensors}
             for name, number in numbers.items():
-                if name not in there:
+                if name not in present:
                     self._put_value(number, None)
 
     def _put_value(self, number: int, value: Tensor | None) -> None:
@@ -407,8 +407,8 @@ class EnsembleRun:
             response.outputs.append(Tensor(spec.name, value.datatype, shape, value.data))
         self._request.head = head if len(given) == len(values) else head.with_outputs(tuple(given))
         if given:
-            said = None if overrides is None else overrides.take(overrides.response, iteration)
-            response.parameters = said if said is not None else sequence_of(head.parameters)
+            sequence = None if overrides is None else overrides.take(overrides.response, iteration)
+            response.parameters = sequence if sequence is not None else sequence_of(head.parameters)
         return response
 
     def _finish(self) -> None:

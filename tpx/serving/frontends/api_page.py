@@ -140,7 +140,8 @@ def page_view(document: JsonObject) -> PageView:
         version=document["info"]["version"],
         description=document["info"]["description"],
         always=[
-            _build_response(status, _resolve_reference(document, told)) for status, told in always.items()
+            _build_response(status, _resolve_reference(document, response))
+            for status, response in always.items()
         ],
         groups=[group for group in groups if group.operations],
         schemas=[_build_schema(name, schema) for name, schema in components["schemas"].items()],
@@ -154,10 +155,10 @@ def _find_common_responses(document: JsonObject) -> JsonObject:
     """Return the responses that most operations refer to, by status."""
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     counts = Counter(
-        (status, told["$ref"])
+        (status, response["$ref"])
         for operation in operations
-        for status, told in operation["responses"].items()
-        if "$ref" in told
+        for status, response in operation["responses"].items()
+        if "$ref" in response
     )
     most = 0.8 * len(operations)
     return {status: {"$ref": ref} for (status, ref), count in sorted(counts.items()) if count > most}

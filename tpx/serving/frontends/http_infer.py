@@ -85,8 +85,8 @@ class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
         self._whole = request.start_of_response(self._headers, size) + self._start if short else b""
 
     def _send_outputs(self, request: HttpRequest, *outputs: Buffer) -> None:
-        whole = self._whole
-        if not whole or not request.respond_whole(b"".join((whole, *outputs))):
+        rendered = self._whole
+        if not rendered or not request.respond_whole(b"".join((rendered, *outputs))):
             _respond(request, (self._headers, [self._start, *outputs]))
 
 

@@ -25,7 +25,7 @@ _PARAMETER = re.compile(r"\{(\w+)\}")
 def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
     """Build the document; `models` are examples for the parameter {model}."""
     words = description()
-    told = described()
+    operations = described()
     paths: dict[str, JsonObject] = {}
     for each in routes:
         for path in paths_of(each.template):
@@ -33,13 +33,15 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
             for verb in each.verbs:
                 key = verb.decode(), path
                 anonymous = re.sub(r"\W+", "_", " ".join(key).lower())
-                operation = told.get(key, {"operationId": anonymous, "tag": each.category})
+                operation = operations.get(key, {"operationId": anonymous, "tag": each.category})
                 item[verb.decode().lower()] = _build_operation(path, operation)
     parameters = {
         name: {"name": name, "in": "path", "required": True, **more}
         for name, more in words["parameters"].items()
     }
-    order = {path: at for at, path in enumerate(dict.fromkeys(path for _, path in told))}  # of `http.yaml`
+    order = {
+        path: at for at, path in enumerate(dict.fromkeys(path for _, path in operations))
+    }  # of `http.yaml`
     if models:
         parameters["model"]["examples"] = {name: {"value": name} for name in models}
     return {
@@ -83,23 +85,23 @@ def described() -> dict[tuple[str, str], JsonObject]:
     return out
 
 
-def _build_operation(path: str, told: JsonObject) -> JsonObject:
-    operation: JsonObject = {"operationId": told["operationId"], "tags": [told["tag"]]}
-    operation |= {key: told[key] for key in ("summary", "description") if key in told}
+def _build_operation(path: str, description: JsonObject) -> JsonObject:
+    operation: JsonObject = {"operationId": description["operationId"], "tags": [description["tag"]]}
+    operation |= {key: description[key] for key in ("summary", "description") if key in description}
     parameters: list[JsonValue] = [
         {"$ref": f"#/components/parameters/{name}"} for name in _PARAMETER.findall(path)
     ]
     parameters += [
-        {"name": name, "in": "header", **header} for name, header in told.get("headers", {}).items()
+        {"name": name, "in": "header", **header} for name, header in description.get("headers", {}).items()
     ]
     if parameters:
         operation["parameters"] = parameters
-    if "body" in told:
+    if "body" in description:
         operation["requestBody"] = {
-            "required": not told.get("optional_body", False),
-            "content": {kind: {"schema": _make_ref(schema)} for kind, schema in told["body"].items()},
+            "required": not description.get("optional_body", False),
+            "content": {kind: {"schema": _make_ref(schema)} for kind, schema in description["body"].items()},
         }
-    operation["responses"] = _build_responses(told)
+    operation["responses"] = _build_responses(description)
     return operation
 
 

@@ -102,9 +102,10 @@ def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspe
         part = PartName(kind="feature", name=name)
         subjects.append(_make_subject(part, feature.package, feature.install, feature.what))
     usable = [each.part for each in subjects if each.finding.state is Usability.USABLE]
-    told = PartInspections(timeout_s).at(usable)
+    results = PartInspections(timeout_s).at(usable)
     found = [
-        _complete_finding(each, told[each.part]) if each.part in told else each.finding for each in subjects
+        _complete_finding(each, results[each.part]) if each.part in results else each.finding
+        for each in subjects
     ]
     gpu = next(each for each in found[first:] if each.name == "gpu")
     return Inspection(machine=machine(gpu), backends=(*found[:first], *based), features=tuple(found[first:]))
@@ -139,21 +140,21 @@ def _make_subject(part: PartName, package: str, install: str, what: str = "") ->
     return _Subject(part=part, finding=finding, module=package, install=install)
 
 
-def _complete_finding(subject: _Subject, told: Description | InspectionFailure) -> InspectedPart:
+def _complete_finding(subject: _Subject, description: Description | InspectionFailure) -> InspectedPart:
     finding = subject.finding
-    if isinstance(told, InspectionFailure):
+    if isinstance(description, InspectionFailure):
         remedy = subject.install.replace("pip install", "pip install --force-reinstall", 1)
-        if told.ended:
+        if description.ended:
             remedy = f"python -X faulthandler -c 'import {subject.module}'" if subject.module else ""
-        return replace(finding, state=Usability.BROKEN, why=told.why, remedy=remedy)
+        return replace(finding, state=Usability.BROKEN, why=description.why, remedy=remedy)
     return replace(
         finding,
-        state=Usability.UNUSABLE if told.lacks else Usability.USABLE,
-        version=told.version or finding.origin.rpartition(" ")[2],
-        providers=told.providers,
-        devices=told.devices,
-        why=told.lacks,
-        remedy=told.remedy if told.lacks else "",
+        state=Usability.UNUSABLE if description.lacks else Usability.USABLE,
+        version=description.version or finding.origin.rpartition(" ")[2],
+        providers=description.providers,
+        devices=description.devices,
+        why=description.lacks,
+        remedy=description.remedy if description.lacks else "",
     )
 
 

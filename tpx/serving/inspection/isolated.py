@@ -221,8 +221,8 @@ def main(words: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
     try:
         with foreign():
-            told = _describe_backend(name) if kind == "backend" else FEATURES[name].describe()
-        found: dict[str, object] = asdict(told)
+            description = _describe_backend(name) if kind == "backend" else FEATURES[name].describe()
+        found: dict[str, object] = asdict(description)
     except TpxError as exc:
         found = {"failed": exc.message}
     with os.fdopen(int(answer), "w", encoding="utf-8") as file:

@@ -123,10 +123,10 @@ class FrameChannel:
         """Words that one side writes and the other may read at any time."""
         rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
         self._incoming, self._outgoing = rings if is_engine else reversed(rings)
-        ours = _HEAPS + (HEAP_BYTES if is_engine else 0)
-        theirs = _HEAPS + (0 if is_engine else HEAP_BYTES)
-        self._theirs = range(theirs, theirs + HEAP_BYTES)
-        self._heap = Heap(self._memory, ours, HEAP_BYTES)
+        own_heap = _HEAPS + (HEAP_BYTES if is_engine else 0)
+        peer_heap = _HEAPS + (0 if is_engine else HEAP_BYTES)
+        self._theirs = range(peer_heap, peer_heap + HEAP_BYTES)
+        self._heap = Heap(self._memory, own_heap, HEAP_BYTES)
         self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
         self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
         self._on_frames = on_frames
@@ -201,10 +201,10 @@ class FrameChannel:
     def _write_frame(self, frame: _Waiting) -> bool:
         head, meta, parts, size = frame
         if len(meta) + size <= INLINE_BYTES:
-            room = self._outgoing.write(head, meta, size, INLINE)
-            if room is None:
+            memory = self._outgoing.write(head, meta, size, INLINE)
+            if memory is None:
                 return False
-            _copy_parts(room, parts)
+            _copy_parts(memory, parts)
             return True
         lent = self._heap.lend(parts) if len(meta) <= INLINE_BYTES else None
         if lent is not None:
@@ -380,12 +380,12 @@ def _compute_meta_room(size: int) -> int:
     return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _copy_parts(room: memoryview, parts: Sequence[Buffer]) -> None:
+def _copy_parts(memory: memoryview, parts: Sequence[Buffer]) -> None:
     if len(parts) == 1:
-        room[:] = parts[0]
+        memory[:] = parts[0]
         return
     at = 0
     for part in parts:
         end = at + len(part)
-        room[at:end] = part
+        memory[at:end] = part
         at = end

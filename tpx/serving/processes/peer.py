@@ -257,8 +257,8 @@ class Peer:
             case FrameKind.STALL:
                 self._handle_stall(frame)
             case FrameKind.ASK_MODEL:
-                asked = wire.decode(wire.ModelName, frame.meta)
-                self._describe_model(frame.number, asked.name, asked.version)
+                name = wire.decode(wire.ModelName, frame.meta)
+                self._describe_model(frame.number, name.name, name.version)
             case FrameKind.HTTP:
                 self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
             case FrameKind.GRPC:

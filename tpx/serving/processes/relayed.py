@@ -209,9 +209,9 @@ class RelayedRequest(_Relayed):
 
     def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
         super().__init__(peer, frame.number)
-        asked = wire.decode(wire.RelayedHead, frame.meta)
+        head = wire.decode(wire.RelayedHead, frame.meta)
         self.head = HttpHead()
-        self.head.method, self.head.path = asked.method, asked.path
+        self.head.method, self.head.path = head.method, head.path
         self.body: Buffer = frame.payload
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:

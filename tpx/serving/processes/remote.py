@@ -242,11 +242,11 @@ class RemotePlane:
         self._sessions += 1
         error = NotReady(_DOWN)
         in_flight, self.in_flight = self.in_flight, {}
-        asked, self._asked = self._asked, {}
+        pending, self._asked = self._asked, {}
         for answers, context in in_flight.values():
             infer = answers.request(context)
             _call_safely(infer.reply, infer, InferResponse([], error))
-        for _, failed in asked.values():
+        for _, failed in pending.values():
             failed(error)
 
     @property
@@ -280,9 +280,9 @@ class RemotePlane:
         if kind == FrameKind.RESPONSE:
             self._handle_response(frame)
         elif kind in (FrameKind.ANSWER, FrameKind.MODEL):
-            asked = self._asked.pop(frame.number, None)
-            if asked is not None:
-                done, failed = asked
+            pending = self._asked.pop(frame.number, None)
+            if pending is not None:
+                done, failed = pending
                 if frame.flags & Flag.ERROR:
                     failed(wire.decode(wire.Error, frame.meta).error())
                 else:

@@ -116,16 +116,16 @@ class FrameRing:
 
     def append(self, plain: PlainHead, number: int, data: bytes) -> bool:
         """Write a plain frame that is not yet visible to the reader. Returns False if the ring is full."""
-        here, size = self._at, plain.size
-        at = here % RING_BYTES
-        if RING_BYTES - at < size or here + size - self._read[0] > RING_BYTES:  # at the end, or full
-            room = self.write(plain.head(number), b"", len(data), INLINE)
-            if room is None:
+        start, size = self._at, plain.size
+        at = start % RING_BYTES
+        if RING_BYTES - at < size or start + size - self._read[0] > RING_BYTES:  # at the end, or full
+            memory = self.write(plain.head(number), b"", len(data), INLINE)
+            if memory is None:
                 return False
-            room[:] = data
+            memory[:] = data
             return True
         plain.pack_into(self._frames, at, plain.begin, number, plain.rest, data)
-        self._at = here + size
+        self._at = start + size
         return True
 
     def show(self) -> None:
@@ -157,28 +157,28 @@ class FrameRing:
     def frames(self, most: int) -> Iterator[Arrived]:
         """Yield up to `most` frames, also ones that arrive meanwhile. Raises ValueError for invalid ones."""
         frames, written = self._frames, self._written
-        here = self._at
+        start = self._at
         come = written[0]
         while most > 0:
-            if here == come:
+            if start == come:
                 come = written[0]  # more may have arrived meanwhile
-                if here == come:
+                if start == come:
                     return
-            at = here % RING_BYTES
-            left = min(RING_BYTES - at, come - here)
+            at = start % RING_BYTES
+            left = min(RING_BYTES - at, come - start)
             if RING_BYTES - at < HEAD.size:  # too little room for the head of a skipping frame
-                self._at = here = here + RING_BYTES - at
+                self._at = start = start + RING_BYTES - at
                 continue
             fields: Fields = HEAD.unpack_from(frames, at)
             size = fields[0]
             if not HEAD.size <= size <= left:
                 raise ValueError(f"a frame of {size} bytes in the last {left} of the ring")
             if fields[1] == _SKIP:
-                self._at = here = here + size
+                self._at = start = start + size
                 continue
             numbers, data = self._read_frames(at, fields, left, min(most, _ALIKE))
             most -= len(numbers)
-            self._at = here = here + size * len(numbers)
+            self._at = start = start + size * len(numbers)
             yield fields, numbers, data
 
     def _read_frames(

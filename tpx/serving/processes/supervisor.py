@@ -109,8 +109,8 @@ class ProcessSupervisor:
             seat = FrontendSeat(
                 index=index, count=count, engine=address, sockets=own, started=reports_started
             )
-            theirs = [sock for group in own.values() for sock in group]
-            frontends.append(_Child(f"frontend {index}", partial(self.frontend, seat), started, theirs))
+            others = [sock for group in own.values() for sock in group]
+            frontends.append(_Child(f"frontend {index}", partial(self.frontend, seat), started, others))
         every = [sock for each in sockets.values() for group in each for sock in group]
         return _ChildWatch(engine, frontends, every).run()
 

@@ -78,8 +78,10 @@ def _explain_unrecognised(model: str, version_directory: Path | None) -> str:
     known = ", ".join(RECOGNISED_FILES)
     if version_directory is None:
         return f"The model has no version: '{model}/1' should contain a file that identifies it ({known})"
-    there = sorted(entry.name for entry in version_directory.iterdir()) if version_directory.is_dir() else []
-    listed = ", ".join(there[:_LISTED]) + (", ..." if there[_LISTED:] else "")
+    entries = (
+        sorted(entry.name for entry in version_directory.iterdir()) if version_directory.is_dir() else []
+    )
+    listed = ", ".join(entries[:_LISTED]) + (", ..." if entries[_LISTED:] else "")
     return (
         f"'{version_directory}' has no file that identifies it ({known}), but {listed or 'nothing'}: rename "
         "the file, or say backend and default_model_filename in config.pbtxt"
@@ -176,11 +178,11 @@ def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
     if config.max_batch_size < 0:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
     validate_batching(config, completed=completed)
-    for what, there in (
+    for what, present in (
         ("sequence batching scheduler", config.HasField("sequence_batching")),
         ("'decoupled' transaction policy", config.model_transaction_policy.decoupled),
     ):
-        if there and config.response_cache.enable:
+        if present and config.response_cache.enable:
             raise ConfigError(
                 f"Response Cache does not currently support model {config.name} with {what}. Please disable "
                 "the response cache."

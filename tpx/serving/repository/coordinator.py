@@ -245,11 +245,11 @@ class Coordinator:
                 log.error("%s", fault)
                 self.repository.fault(model, fault, passed_over=True)
         self._requested.update(models)
-        here = [model for model in models if model in found]
-        for warning in await asyncio.to_thread(misplaced_configs, [found[model] for model in here]):
+        present = [model for model in models if model in found]
+        for warning in await asyncio.to_thread(misplaced_configs, [found[model] for model in present]):
             log.warning("%s", warning)
         group = LoadGroup(lambda model: fetch(found[model]) if model in found else None)
-        await self.loads.load_all(here, group)
+        await self.loads.load_all(present, group)
         if settings.mode == "poll" and settings.poll_s:
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
@@ -340,12 +340,12 @@ class Coordinator:
 
     async def _find_models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
         """Return all models of a name, or the one that files of a request replace. Raises AmbiguousName."""
-        there = sorted(await self._repositories.find_named([name]))
+        matches = sorted(await self._repositories.find_named([name]))
         if override is not None and override.files:
-            there = sorted({*there, *self.repository.named(name)})
-            if len(there) > 1:
-                raise AmbiguousName(name, len(there))
-        return there or [ModelId(name)]
+            matches = sorted({*matches, *self.repository.named(name)})
+            if len(matches) > 1:
+                raise AmbiguousName(name, len(matches))
+        return matches or [ModelId(name)]
 
     def _unload(self, model: ModelId, duplicate: str = "") -> None:
         """Stop serving a model; with `duplicate`, because it is unknown which of several is meant."""

@@ -258,10 +258,10 @@ class Repositories:
         if not name or "/" in name or "\0" in name or name.startswith("."):
             return None
         places = [place for place in self._list_distinct() if model.namespace in ("", str(place))]
-        there = [source for place in places if (source := place.find(name)) is not None]
+        sources = [source for place in places if (source := place.find(name)) is not None]
         return (
-            _check_unique(model, [self._attach_namespace(each, model.namespace) for each in there])
-            if there
+            _check_unique(model, [self._attach_namespace(each, model.namespace) for each in sources])
+            if sources
             else None
         )
 

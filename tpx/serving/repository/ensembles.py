@@ -80,15 +80,15 @@ def dependents(models: Iterable[ModelId], requires: Requirements) -> list[ModelI
     return found
 
 
-def plan_cascade(model: ModelId, requires: Requirements, asked: Collection[ModelId]) -> list[ModelId]:
-    """Return an ensemble and its parts that are neither requested by name (`asked`) nor needed by another."""
+def plan_cascade(model: ModelId, requires: Requirements, requested: Collection[ModelId]) -> list[ModelId]:
+    """Return an ensemble and its parts that are neither `requested` by name nor needed by another."""
     left = {key: set(needed) for key, needed in requires.items()}
     gone, waiting = [], [model]
     while waiting:
         current = waiting.pop(0)
         gone.append(current)
         for needed in sorted(left.pop(current, ())):
-            kept = needed in asked or any(needed in others for others in left.values())
+            kept = needed in requested or any(needed in others for others in left.values())
             if not kept and needed not in gone and needed not in waiting:
                 waiting.append(needed)
     return gone
@@ -120,8 +120,8 @@ class Ensembles:
     ) -> frozenset[ModelId]:
         """Return the models that a step may refer to; several if it is ambiguous."""
         name = step.model.name
-        there = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
-        return meant(step.model, graph.model.namespace, there)
+        candidates = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
+        return meant(step.model, graph.model.namespace, candidates)
 
     def remember(self, wanted: WantedModel, *, unless_serving: bool = False) -> None:
         """Compose this ensemble whenever its models allow; with `unless_serving`, keep one that serves."""

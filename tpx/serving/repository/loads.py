@@ -217,12 +217,12 @@ class Loads:
             raise
 
     def _record_refusal(
-        self, model: ModelId, reason: str, told: str, *, passed_over: bool = False
+        self, model: ModelId, reason: str, message: str, *, passed_over: bool = False
     ) -> InvalidRequest:
         """Record why a model cannot be loaded, and return the error to raise."""
         log.error("failed to load '%s': %s", model, reason)
         self.table.fault(model, reason, passed_over=passed_over)
-        return InvalidRequest(told)
+        return InvalidRequest(message)
 
     async def _read_wanted_model(self, source: ModelSource, ownership: Ownership) -> WantedModel:
         model = source.model_id
@@ -230,8 +230,8 @@ class Loads:
         try:
             return await in_load_thread(self.permits, partial(self.loader.want, source, ownership, served))
         except NoVersion as exc:
-            told = f"load failed for model '{model}': {relative_paths(exc.message)}\n"
-            raise self._record_refusal(model, source.fault or reason_of(exc), told) from exc
+            message = f"load failed for model '{model}': {relative_paths(exc.message)}\n"
+            raise self._record_refusal(model, source.fault or reason_of(exc), message) from exc
         except Exception as exc:  # backends and agents run here: any failure fails this model only
             reason = source.fault or reason_of(exc)
             # Triton skips a model that it cannot poll and may still be ready
@@ -243,13 +243,13 @@ class Loads:
     async def _load_parts(self, wanted: WantedModel, graph: Graph, group: LoadGroup) -> None:
         """Load the parts of an ensemble. A failed part is reported when the ensemble is composed."""
         model = wanted.source.model_id
-        there = await self.repositories.find_named({step.model.name for step in graph.steps})
-        parts = self.ensembles.needs(graph, there)
+        matches = await self.repositories.find_named({step.model.name for step in graph.steps})
+        parts = self.ensembles.needs(graph, matches)
         with self._record_dependency(model, parts) as circle:
             if circle:
                 fault = ConfigError(f"circular dependency between ensembles: {circle}")
-                told = f"load failed for model '{model}': {fault.message}\n"
-                raise self._record_refusal(model, reason_of(fault), told)
+                message = f"load failed for model '{model}': {fault.message}\n"
+                raise self._record_refusal(model, reason_of(fault), message)
             await self.load_all(parts, group)
 
     async def _replace_versions(self, wanted: WantedModel, ownership: Ownership) -> None:
@@ -313,11 +313,11 @@ class Loads:
         if wanted.graph is not None:
             log.error("failed to load '%s': %s", model, next(iter(reasons.values())))
             self.ensembles.remember(wanted, unless_serving=True)
-            told = relative_paths(f"{next(iter(failures.values()))}\n")
+            message = relative_paths(f"{next(iter(failures.values()))}\n")
         else:
             log.error("failed to load '%s'", model)
-            told = "".join(f"version {v} is at UNAVAILABLE state: {why};\n" for v, why in reasons.items())
-        return InvalidRequest(f"load failed for model '{model}': {told}")
+            message = "".join(f"version {v} is at UNAVAILABLE state: {why};\n" for v, why in reasons.items())
+        return InvalidRequest(f"load failed for model '{model}': {message}")
 
     # work in load threads; an exception is the outcome of its version
 

@@ -267,8 +267,8 @@ class ModelMemory:
     @property
     def used_bytes(self) -> int:
         """Bytes held by the models that serve or still drain."""
-        here = {*self._repository.served(), *self._retirement.draining}
-        self._sizes = {served: size for served, size in self._sizes.items() if served in here}
+        loaded = {*self._repository.served(), *self._retirement.draining}
+        self._sizes = {served: size for served, size in self._sizes.items() if served in loaded}
         return sum(size for size, _ in self._sizes.values())
 
     async def load(

@@ -59,8 +59,8 @@ class QueuePolicies:
         """Return the level of a request; the default one if its level does not exist."""
         if not self.levels:
             return 0
-        asked = request.head.priority
-        return asked if 1 <= asked <= self.levels else self.default_level
+        priority = request.head.priority
+        return priority if 1 <= priority <= self.levels else self.default_level
 
 
 class _Level:

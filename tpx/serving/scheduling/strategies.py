@@ -43,12 +43,12 @@ class DirectSequences:
                 return ()
         self._leaves_ns.pop(instance, None)
         key = oldest.queue[0].head.batch_key
-        alike = [s for s in ready if s.queue[0].head.batch_key == key]
+        stackable = [s for s in ready if s.queue[0].head.batch_key == key]
         if self._table.varies:
             shapes = self._table.state_shapes(oldest)
-            alike = [s for s in alike if self._table.state_shapes(s) == shapes]
+            stackable = [s for s in stackable if self._table.state_shapes(s) == shapes]
         rows: list[InferRequest | None] = [None] * (ready[-1].slot + 1)
-        for sequence in alike:
+        for sequence in stackable:
             rows[sequence.slot] = self._table.take(sequence)
         return rows
 

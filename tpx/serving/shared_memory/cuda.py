@@ -42,10 +42,10 @@ class CudaRegionMemory:
             self._address = address.value
             try:
                 driver.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), address)
-                there = base.value + size.value - address.value
-                if there < byte_size:
+                remaining = base.value + size.value - address.value
+                if remaining < byte_size:
                     raise InvalidRequest(
-                        f"the allocation has {there} bytes, {byte_size} were to be registered"
+                        f"the allocation has {remaining} bytes, {byte_size} were to be registered"
                     )
             except InvalidRequest:
                 self._close()

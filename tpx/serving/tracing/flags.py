@@ -115,12 +115,12 @@ def _apply_span_flags(
         raise UsageError("--trace-file has no effect: that needs mode=triton")
     if setting.trace_level and setting.fault:
         raise UsageError(f"{setting.fault}: spans record times only: use --trace-config level=TIMESTAMPS")
-    said = {flag.setting: flag.value for flag in flags if flag.mode == "opentelemetry"}
+    given = {flag.setting: flag.value for flag in flags if flag.mode == "opentelemetry"}
     pairs = [str(flag.value).partition("=") for flag in flags if flag.setting == "resource"]
     spans = SpanSettings(resource=tuple({key: value for key, _, value in pairs}.items()))
-    spans = replace(spans, url=str(said.get("url") or _find_url(environment) or spans.url))
+    spans = replace(spans, url=str(given.get("url") or _find_url(environment) or spans.url))
     for name, variable in _SPAN_NUMBERS.items():
-        number, text = said.get(name), environment.get(variable)
+        number, text = given.get(name), environment.get(variable)
         try:
             number = _parse_number(text, 1) if number is None and text else number
         except ValueError as exc:

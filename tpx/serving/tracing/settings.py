@@ -83,14 +83,14 @@ class TraceSetting:
 
     def as_texts(self) -> dict[str, list[str]]:
         """Return the fields of the protocol's responses, in Triton's order."""
-        ours: dict[str, list[str]] = {
+        texts: dict[str, list[str]] = {
             "trace_level": list(self.trace_level) or ["OFF"],
             "trace_rate": [str(self.trace_rate)],
             "trace_count": [str(self.trace_count)],
         }
         if not self.exports:
-            ours |= {"log_frequency": [str(self.log_frequency)], "trace_file": [self.trace_file]}
-        return ours | self.fixed
+            texts |= {"log_frequency": [str(self.log_frequency)], "trace_file": [self.trace_file]}
+        return texts | self.fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

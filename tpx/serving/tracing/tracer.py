@@ -143,9 +143,9 @@ class Tracer:
         """
         if model:
             current = self._models.get(model)
-            said = update.applied(TraceValues() if current is None else current.said_now)
+            values = update.applied(TraceValues() if current is None else current.said_now)
             self._set_scope(
-                model, self._make_checked_scope(said, self._server.setting) if said.said else None
+                model, self._make_checked_scope(values, self._server.setting) if values.said else None
             )
         else:
             changed = self._make_checked_scope(update.applied(self._server.said_now), self._start)

@@ -108,8 +108,8 @@ def reason(exc: Exception) -> str:
     lines = [line.strip() for line in str(exc).splitlines()]
     operator = next((line.rstrip(",") for line in lines if line.startswith("Error in ")), "")
     after = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    said = next((line for line in after if line and line != "Critical error in pipeline:"), "")
-    return ": ".join(filter(None, (operator, said))) or type(exc).__name__
+    message = next((line for line in after if line and line != "Critical error in pipeline:"), "")
+    return ": ".join(filter(None, (operator, message))) or type(exc).__name__
 
 
 FALLBACK_FILENAME = "dali.py"

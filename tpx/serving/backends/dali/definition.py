@@ -105,8 +105,8 @@ def serialize(module: Path, target: Path) -> None:
     except subprocess.TimeoutExpired as exc:
         raise LoadError(f"'{module}' was not serialized within {_SERIALIZE_TIMEOUT_S} s") from exc
     if done.returncode or not target.exists():
-        said = " ".join(done.stderr.strip().splitlines()[-_TOLD_LINES:])
-        raise LoadError(f"'{module}' cannot be serialized: {said or f'exit status {done.returncode}'}")
+        message = " ".join(done.stderr.strip().splitlines()[-_TOLD_LINES:])
+        raise LoadError(f"'{module}' cannot be serialized: {message or f'exit status {done.returncode}'}")
 
 
 def _iter_inputs(pipeline: Any) -> Iterator[PipelineTensor]:

@@ -118,9 +118,11 @@ class OnnxRuntimeBackend:
 
     def describe(self) -> Description:
         """Report the built-in providers. Each is tried with a model, because its libraries may be missing."""
-        there = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
-        told = tuple(name if _is_provider_usable(name) else f"{name} (does not work here)" for name in there)
-        return Description(version=ort.__version__, providers=told)
+        available = [provider for provider in ort.get_available_providers() if provider != _NOT_FOR_MODELS]
+        providers = tuple(
+            name if _is_provider_usable(name) else f"{name} (does not work here)" for name in available
+        )
+        return Description(version=ort.__version__, providers=providers)
 
 
 class OnnxModel:

@@ -35,19 +35,21 @@ class Threads:
 
         Raises ConfigError, or LoadError if the shared pools cannot be as --backend-config says.
         """
-        told = GivenParameters(where=COMMAND_LINE, words=settings)
+        server_settings = GivenParameters(where=COMMAND_LINE, words=settings)
         model = GivenParameters.of_model(config)
-        if told.switch(GLOBAL, default=False):
+        if server_settings.switch(GLOBAL, default=False):
             for key in {INTRA, INTER} & model.words.keys():
                 model.warn(key, f"has no effect: {COMMAND_LINE},{GLOBAL} gives all models the same threads")
-            threads = cls(intra_op=told.whole(INTRA), inter_op=told.whole(INTER), common=True)
+            threads = cls(
+                intra_op=server_settings.whole(INTRA), inter_op=server_settings.whole(INTER), common=True
+            )
             with _making:
                 _make_pools_once(threads)
             return threads
         share = max(1, schedulable_processors() // max(1, len(instance_specs(config))))
         return cls(
-            intra_op=model.whole(INTRA) or told.whole(INTRA) or share,
-            inter_op=model.whole(INTER) or told.whole(INTER) or 1,
+            intra_op=model.whole(INTRA) or server_settings.whole(INTRA) or share,
+            inter_op=model.whole(INTER) or server_settings.whole(INTER) or 1,
         )
 
 

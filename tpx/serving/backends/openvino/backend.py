@@ -120,8 +120,8 @@ class OpenVinoModel:
         check_signature(config, inputs, outputs)
         for tensor in (*inputs, *outputs):
             if tensor.datatype == "FP64" and self._settings.device == "CPU":
-                told = "tensor '%s' of model '%s' is FP64, which OpenVINO computes in FP32"
-                log.warning(told, tensor.name, self._name)
+                message = "tensor '%s' of model '%s' is FP64, which OpenVINO computes in FP32"
+                log.warning(message, tensor.name, self._name)
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         if spec.kind == "KIND_GPU":
@@ -194,11 +194,11 @@ class OpenVinoModel:
 
     def _compile(self) -> ov.CompiledModel:
         device = self._settings.device
-        there = self._core.available_devices
-        if device.isalnum() and device not in ("AUTO", "MULTI", "HETERO", "BATCH") and device not in there:
+        devices = self._core.available_devices
+        if device.isalnum() and device not in ("AUTO", "MULTI", "HETERO", "BATCH") and device not in devices:
             raise ConfigError(
                 f"model '{self._name}' asks for TARGET_DEVICE {device}, which OpenVINO does not find (it "
-                f"has: {', '.join(there)})"
+                f"has: {', '.join(devices)})"
             )
         compiled = self._call_openvino(
             f"compile it for {device}",

@@ -299,9 +299,9 @@ class PythonExecutor:
             return False
 
     def _resolve_readiness(self, ready: bool) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            asked.set_result(ready)
+        pending, self._asked = self._asked, None
+        if pending is not None:
+            pending.set_result(ready)
 
     # frames
 

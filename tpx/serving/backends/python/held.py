@@ -151,12 +151,12 @@ class HeldBatch:
             single.executes = False
             single.responses, single.error = [response], response.error
             parts.append(single)
-        here = sum(request.head.batch_size for request in batch.requests)
-        if ran or batch.size > here:
-            whole = Batch([])
-            whole.size = batch.size - here
-            whole.empty = batch.empty + here
-            parts.append(whole)
+        count = sum(request.head.batch_size for request in batch.requests)
+        if ran or batch.size > count:
+            execution = Batch([])
+            execution.size = batch.size - count
+            execution.empty = batch.empty + count
+            parts.append(execution)
         for part in parts:
             part.started_ns, part.gathered_ns = batch.started_ns, batch.gathered_ns
             part.computed_ns, part.ended_ns = batch.computed_ns, batch.ended_ns

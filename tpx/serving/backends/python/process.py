@@ -48,14 +48,14 @@ class ChildProcess:
 
     def __init__(self, interpreter: Interpreter, directory: Path) -> None:
         """Start the process; blocks until it has started. Raises LoadError."""
-        with ExitStack() as theirs, ExitStack() as ours:
+        with ExitStack() as child_ends, ExitStack() as own_ends:
             try:
                 self.socket, other_end = socket.socketpair()
-                ours.enter_context(self.socket)
-                theirs.enter_context(other_end)
+                own_ends.enter_context(self.socket)
+                child_ends.enter_context(other_end)
                 lifeline, self._lifeline = os.pipe()
-                ours.callback(os.close, self._lifeline)
-                theirs.callback(os.close, lifeline)
+                own_ends.callback(os.close, self._lifeline)
+                child_ends.callback(os.close, lifeline)
                 descriptors = other_end.fileno(), lifeline
                 self._process = subprocess.Popen(
                     [interpreter.path, str(_CHILD), *map(str, descriptors)],
@@ -69,7 +69,7 @@ class ChildProcess:
                 raise LoadError(
                     f"cannot start '{interpreter.path}': {exc.strerror}", code=short_of(exc)
                 ) from exc
-            ours.pop_all()
+            own_ends.pop_all()
 
     def end(self, timeout_s: float) -> int:
         """Wait until the process exits, kill it after `timeout_s`, and return its status."""

@@ -32,10 +32,10 @@ SUFFIXES = (".safetensors", ".pt")
 
 def weights_file(module_file: Path) -> Path | None:
     """Return the weights file beside `model.py`, None if there is none. Raises LoadError if there are two."""
-    there = [path for path in map(module_file.with_suffix, SUFFIXES) if path.is_file()]
-    if len(there) > 1:
-        raise LoadError(f"'{there[0]}' and '{there[1]}' are both weights of '{module_file.name}': remove one")
-    return there[0] if there else None
+    found = [path for path in map(module_file.with_suffix, SUFFIXES) if path.is_file()]
+    if len(found) > 1:
+        raise LoadError(f"'{found[0]}' and '{found[1]}' are both weights of '{module_file.name}': remove one")
+    return found[0] if found else None
 
 
 def read_weights(path: Path, device: torch.device) -> Mapping[str, torch.Tensor]:

@@ -101,8 +101,8 @@ def _read_thread_count(given: GivenParameters, *keys: str) -> int:
                 raise given.wrong(key, "less than 2^31")
             counts[key] = max(0, int(text))
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{key} {count}" for key, count in counts.items())
-        raise ConfigError(f"{given.where}: these parameters mean the same: {said}")
+        counts_text = ", ".join(f"{key} {count}" for key, count in counts.items())
+        raise ConfigError(f"{given.where}: these parameters mean the same: {counts_text}")
     return next(iter(counts.values()), 0)
 
 

@@ -179,8 +179,8 @@ def _check_result(name: str, value: Value, datatype: str) -> None:
     if isinstance(value, torch.Tensor):
         wanted = DTYPES.get(datatype)
         if value.dtype is not wanted:
-            said = BY_NAME[datatype].config_name if datatype else "nothing"
-            raise ExecutionError(f"output '{name}' has type {value.dtype}, the configuration says {said}")
+            expected = BY_NAME[datatype].config_name if datatype else "nothing"
+            raise ExecutionError(f"output '{name}' has type {value.dtype}, the configuration says {expected}")
     elif datatype != "BYTES" or not (value == [] or _is_string_list(value)):
         raise ExecutionError(
             f"output '{name}' must be of type Tensor or List[str], received {type(value).__name__}"

@@ -162,8 +162,8 @@ class TensorFlowModel:
         """Return a session on the instance's device with room for another instance, or a new one."""
         place = spec.kind, spec.device_id
         with self._lock:
-            there = [used for used in self._used if used.place == place]
-            taken = next((used for used in there if used.instances < self._settings.sharing), None)
+            sessions = [used for used in self._used if used.place == place]
+            taken = next((used for used in sessions if used.instances < self._settings.sharing), None)
             if taken is None:
                 taken = _Used(session=self._load_session(spec), place=place)
                 self._used.append(taken)

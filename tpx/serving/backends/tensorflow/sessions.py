@@ -235,13 +235,13 @@ class Bound:
 
 def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
     """Return the SignatureDef to serve: the requested, the default, or the only one. Raises ConfigError."""
-    there = sorted(name for name in signatures if name not in _INTERNAL)
-    if not wanted and _DEFAULT not in there and len(there) == 1:
-        wanted = there[0]
+    names = sorted(name for name in signatures if name not in _INTERNAL)
+    if not wanted and _DEFAULT not in names and len(names) == 1:
+        wanted = names[0]
     name = wanted or _DEFAULT
-    if name not in there:
+    if name not in names:
         raise ConfigError(
-            f"the SavedModel of '{model}' has no signature '{name}' (it has: {', '.join(there) or 'none'}): "
+            f"the SavedModel of '{model}' has no signature '{name}' (it has: {', '.join(names) or 'none'}): "
             "the parameter TF_SIGNATURE_DEF selects one"
         )
     return signatures[name]

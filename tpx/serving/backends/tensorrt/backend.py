@@ -173,15 +173,15 @@ class TensorRtModel:
 
 
 def _check_devices(model: str, specs: Sequence[InstanceSpec], driver: CudaDriver) -> None:
-    there = driver.device_count()
+    count = driver.device_count()
     for spec in specs:
         if spec.kind != "KIND_GPU":
             raise ConfigError(
                 f"instance '{spec.name}' of model '{model}' has kind {spec.kind}, but TensorRT computes on "
                 "GPUs only: use KIND_GPU"
             )
-        if spec.device_id >= there:
+        if spec.device_id >= count:
             raise ConfigError(
                 f"instance '{spec.name}' of model '{model}' specifies invalid or unsupported gpu id "
-                f"{spec.device_id}: there are {there} GPUs"
+                f"{spec.device_id}: there are {count} GPUs"
             )

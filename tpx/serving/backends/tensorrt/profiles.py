@@ -98,14 +98,14 @@ def _make_range(shapes: Any) -> ShapeRange:
 Shapes = Mapping[str, Sequence[int]]
 
 
-def profiles_of(model: str, written: Sequence[str], there: int) -> tuple[int, ...]:
+def profiles_of(model: str, written: Sequence[str], count: int) -> tuple[int, ...]:
     """Return the profiles that an instance group names, or the first one. Raises ConfigError."""
     numbers = []
     for text in written:
-        if not (text.isascii() and text.isdigit() and int(text) < there):
+        if not (text.isascii() and text.isdigit() and int(text) < count):
             raise ConfigError(
                 f"unable to autofill for '{model}', configuration specified invalid profile {text} . Number "
-                f"of profiles supported by TensorRT engine: {there}"
+                f"of profiles supported by TensorRT engine: {count}"
             )
         numbers.append(int(text))
     return tuple(dict.fromkeys(numbers)) or (0,)

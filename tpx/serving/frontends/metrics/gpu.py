@@ -114,8 +114,8 @@ class GpuMetrics:
     def _find_device(self, word: str, handles: Sequence[object]) -> object:
         if word.isascii() and word.isdigit():
             return handles[int(word)] if int(word) < len(handles) else None
-        alike = [handle for handle in handles if word and self._get_uuid(handle).startswith(word)]
-        return alike[0] if len(alike) == 1 else None
+        matching = [handle for handle in handles if word and self._get_uuid(handle).startswith(word)]
+        return matching[0] if len(matching) == 1 else None
 
 
 def _read_utilization(nvml: Nvml, device: _Device) -> float:

@@ -18,11 +18,11 @@ class CpuMetrics:
         self._utilization: float | None = None
 
     def sample(self) -> Sequence[Family]:
-        busy, whole = _read_cpu_seconds()
+        busy, total = _read_cpu_seconds()
         before_busy, before_whole = self._before
-        if whole > before_whole:
-            self._utilization = min(1.0, max(0.0, (busy - before_busy) / (whole - before_whole)))
-            self._before = (busy, whole)
+        if total > before_whole:
+            self._utilization = min(1.0, max(0.0, (busy - before_busy) / (total - before_whole)))
+            self._before = (busy, total)
         memory = psutil.virtual_memory()
         return (
             Family(
@@ -44,8 +44,8 @@ class CpuMetrics:
 def _read_cpu_seconds() -> tuple[float, float]:
     """Return busy and total CPU seconds of all cores since boot. User time already includes guests."""
     times = psutil.cpu_times()._asdict()
-    whole = sum(spent for name, spent in times.items() if not name.startswith("guest"))
-    return whole - times["idle"] - times.get("iowait", 0.0), whole
+    total = sum(spent for name, spent in times.items() if not name.startswith("guest"))
+    return total - times["idle"] - times.get("iowait", 0.0), total
 
 
 class ProcessMetrics:

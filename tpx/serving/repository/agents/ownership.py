@@ -52,8 +52,8 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
         fault += (
             f": '{directory / name}' has a library of Triton's, tpx supports only agents in Python, agent.py"
         )
-    there = sorted(path.parent.name for path in directory.glob("*/agent.py"))
-    raise ConfigError(unknown(AGENTS, name, fault, there))
+    names = sorted(path.parent.name for path in directory.glob("*/agent.py"))
+    raise ConfigError(unknown(AGENTS, name, fault, names))
 
 
 def whereabouts(name: str, directory: Path) -> str:
