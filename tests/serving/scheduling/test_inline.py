@@ -93,6 +93,16 @@ def test_a_model_near_the_limit_stays_on_the_loop_while_most_executions_are_shor
     assert here > 200
 
 
+def test_one_execution_beyond_the_limit_after_short_ones_moves_nothing() -> None:
+    short = policy()
+    for _ in range(20):
+        short.measured_here(SHORT_NS, ROW)
+    short.measured_here(2 * BELOW_NS, ROW)
+    assert short.row_size == ROW
+    short.measured_here(2 * BELOW_NS, ROW)
+    assert short.row_size < ROW
+
+
 LONE_NS = 1_000_000
 MEDIUM_NS = 400_000
 

@@ -92,8 +92,9 @@ class InlinePolicy:
         self.usual_ns = self._below_ns if not self._reluctance and self._probation == 1 else 0
 
     def _record_exceeded(self, cost_ns: int, row_size: int) -> None:
+        if self._reluctance:  # the first one after short executions may be an accident
+            self._short_row_size = min(self._short_row_size, row_size - 1)
         self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // self._below_ns))
-        self._short_row_size = min(self._short_row_size, row_size - 1)
 
 
 _LONE_IN_A_ROW = 16
