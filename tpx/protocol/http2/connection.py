@@ -42,6 +42,8 @@ CONNECTION_WINDOW = 64 << 20
 WRITE_BUFFER_BYTES = 512 << 10
 
 _KIND_AT = 3
+_QUICK_BYTES = 4 << 10
+"""DATA frames from this size on cost little per byte unless they hold several messages."""
 _CUT_STREAMS = 1000
 _STREAMS_PER_GLITCH = 100
 """Number of open streams that makes a change of the initial window cost one glitch: every stream's
@@ -320,13 +322,17 @@ class Http2Connection(BufferedReader):
                 self._check_size(kind, length)
                 _TAKERS.get(kind, Http2Connection._ignore_frame)(self, flags, stream_id, data[start:stop])
             at = stop
-            if self.closed or (self._limited and at < end and self._defer_if_needed()):
+            if self.closed or (self._limited and at < end and self._defer_if_needed(kind, flags, length)):
                 break
         if at < end and not self.closed:
             self._pending = bytearray(memoryview(data)[at:])
 
-    def _defer_if_needed(self) -> bool:
-        """Defer the rest of a read if the peer does not read or this connection's turn is over."""
+    def _defer_if_needed(self, kind: int, flags: int, length: int) -> bool:
+        """Defer the rest of a read if the peer does not read or this connection's turn is over, after a
+        frame of `length` bytes.
+        """
+        if kind == DATA and length >= _QUICK_BYTES and not (flags & END_STREAM or self._awaits_turn):
+            return False  # it is only copied; a stream withholds short messages itself
         stops = self.sender.paused or self.turn_over
         if stops:
             self._await_turn(self.transport.transport)
