@@ -210,18 +210,9 @@ class GrpcClientConnection:
         if call is not None:
             call.cancel()
 
-    def ping(self, payload: bytes) -> None:
-        """Send a PING with 8 bytes of payload; any traffic from the server shows that it is alive."""
-        self.http2.transport.write(frames.frame(frames.PING, 0, 0, payload))
-
     @property
     def in_flight(self) -> int:
         return len(self._calls) + len(self._waiting)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of requests that the kernel has not accepted yet."""
-        return 0 if self.http2.closed else self.http2.transport.get_write_buffer_size()
 
     def close(self) -> None:
         """Close the connection immediately, without calling `on_lost`."""

@@ -99,11 +99,6 @@ class HttpClientConnection(HttpConnection):
     def busy(self) -> bool:
         return self._on_response is not None
 
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes of requests that the kernel has not accepted yet."""
-        return 0 if self._lost else self._transport.get_write_buffer_size()
-
     def close(self) -> None:
         """Close the connection immediately; no callback is called afterwards."""
         self._lost = self.closing = True
