@@ -135,33 +135,26 @@ def test_a_request_over_grpc_has_them_too(repository: Path, collector: Collector
     check_nesting(spans, {"net": "InferRequest", "compute": "net"})
 
 
-def test_a_caller_over_http_has_the_spans_below_its_own(repository: Path, collector: Collector) -> None:
-    with traced(repository, collector, "rate=0") as live:
-        http_infer(live)
-        http_infer(live, headers=CALLER)
-        spans = collector.named(3)
-    root = spans["InferRequest"]
-    assert (root.trace_id, root.parent_id) == (TRACE_ID, SPAN_ID)
-    assert {span.state for span in spans.values()} == {CALLER["tracestate"]}
-    check_nesting(spans, {"net": "InferRequest", "compute": "net"})
-
-
-@pytest.mark.parametrize("streams", [False, True])
-def test_a_caller_over_grpc_has_the_spans_below_its_own(
-    repository: Path, collector: Collector, *, streams: bool
-) -> None:
+@pytest.mark.parametrize("over", ["http", "grpc", "a stream"])
+def test_a_caller_has_the_spans_below_its_own(repository: Path, collector: Collector, over: str) -> None:
     answers: queue.Queue[Any] = queue.Queue()
     with traced(repository, collector, "rate=0") as live, grpc_client(live) as client:
-        if streams:
+        http_infer(live)  # not traced: it has no caller
+        if over == "http":
+            http_infer(live, headers=CALLER)
+        elif over == "grpc":
+            client.infer("net", [grpc_input()], headers=CALLER)
+        else:
             client.start_stream(lambda result, error: answers.put(error or result), headers=CALLER)
             client.async_stream_infer("net", [grpc_input()])
             assert answers.get(timeout=20).as_numpy("y").tolist() == [[2, 4]]
             client.stop_stream()
-        else:
-            client.infer("net", [grpc_input()], headers=CALLER)
         spans = collector.named(3)
-    assert (spans["InferRequest"].trace_id, spans["InferRequest"].parent_id) == (TRACE_ID, SPAN_ID)
-    assert spans["InferRequest"].events == GRPC
+    root = spans["InferRequest"]
+    assert (root.trace_id, root.parent_id) == (TRACE_ID, SPAN_ID)
+    assert root.events == (HTTP if over == "http" else GRPC)
+    assert {span.state for span in spans.values()} == {CALLER["tracestate"]}
+    check_nesting(spans, {"net": "InferRequest", "compute": "net"})
 
 
 def test_what_a_caller_does_not_record_is_counted_like_any_other(
