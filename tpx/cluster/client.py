@@ -9,7 +9,7 @@ from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.ray_driver import NAMESPACE
 
 ANSWER_S = 60.0
-"""Deadline of a call: within it, Ray detects a lost node and restarts its supervisor elsewhere."""
+"""Deadline of a call: within it, Ray restarts a supervisor."""
 READY_POLL_S = 0.25
 PLACE_S = 30.0
 """Time for Ray to start an actor, even on a busy machine."""
@@ -60,7 +60,7 @@ class Cluster:
         ray.kill(self._actor)
 
     def _call_supervisor(self, method: str, *words: object, timeout_s: float = ANSWER_S) -> JsonValue:
-        """Call a method; retry until the deadline while the supervisor restarts, possibly on another node."""
+        """Call a method; retry until the deadline while the supervisor restarts."""
         import ray
         from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
@@ -93,7 +93,6 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
     """
     import ray
     from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from tpx.cluster.supervisor import ClusterSupervisor, supervisor_name
 
@@ -103,15 +102,14 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         raise UsageError(
             f"cluster '{name}' exists; `tpx cluster update` changes it, `tpx cluster down` ends it"
         )
-    node_id = ray.get_runtime_context().get_node_id()
     remote = ray.remote(ClusterSupervisor).options(
         name=supervisor_name(name),
         lifetime="detached",
         num_cpus=0,
+        resources={"node:__internal_head__": 0.001},  # without the head node, there is no Ray either
         max_restarts=-1,
         max_task_retries=2,
         max_concurrency=8,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=True),
     )
     actor = remote.remote(name, spec.plain())
     try:
@@ -120,7 +118,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         ray.kill(actor)
         why = str(exc).strip().splitlines()[0]
         raise UsageError(
-            f"Ray does not start the supervisor on this node: {why} (see `ray status` and Ray's logs)"
+            f"Ray does not start the supervisor on the head node: {why} (see `ray status` and Ray's logs)"
         ) from exc
     cluster, is_up = Cluster(name), False
     try:

@@ -7,7 +7,7 @@ actors too, found again by name, so they keep serving without a supervisor.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import ray
@@ -31,6 +31,8 @@ TICK_S = 0.5
 ASK_S = 2.0
 UNPLACED_S = 5.0
 """Time after which a replica without a node may be reported as waiting for resources."""
+DETECTED_S = 30.0
+"""Time in which Ray detects that a node is gone."""
 PLACING, LOST = "placing", "lost"
 
 
@@ -78,6 +80,8 @@ class ClusterSupervisor:
             spec = from_plain(plain)
             self._state = ClusterState(releases={1: dict(plain)}, desired=_choose_first_count(spec))
         self._watched: dict[str, _Watched] = {}
+        self._lost_s: dict[str, float] = {}
+        """When a replica of a node was last lost, by address."""
         self._proxies: JsonObject = {}
         self._proxy_asked: dict[str, tuple[Actor, Actor]] = {}
         self._proxy_status: dict[str, dict[str, object]] = {}
@@ -215,9 +219,11 @@ class ClusterSupervisor:
 
     def _is_full(self) -> bool:
         """Return True if no node has the resources for one more replica."""
-        need = self._state.spec.replica.resources
-        free = available_resources_per_node().values()
-        return not any(all(has.get(name, 0) >= amount for name, amount in need.items()) for has in free)
+        return not any(self._has_room(free) for free in available_resources_per_node().values())
+
+    def _has_room(self, free: Mapping[str, float]) -> bool:
+        """Return True if a node has the free resources for one more replica."""
+        return all(free.get(name, 0) >= amount for name, amount in self._state.spec.replica.resources.items())
 
     def _find_members(self) -> None:
         """Find the replicas of the previous supervisor process."""
@@ -260,6 +266,7 @@ class ClusterSupervisor:
             if watched is None or watched.status.state != LOST:
                 continue
             self._state.tell(f"{member.name} is gone: {watched.status.message}")
+            self._lost_s[watched.status.host] = time.monotonic()
             self._remove(member)
 
     def _remove(self, member: ReplicaRecord) -> None:
@@ -297,7 +304,7 @@ class ClusterSupervisor:
             num_cpus=spec.cpus,
             num_gpus=spec.gpus,
             memory=spec.memory or None,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy=self._choose_place(),
             max_restarts=0,
             get_if_exists=True,
         )
@@ -305,6 +312,21 @@ class ClusterSupervisor:
         actor.start.remote()
         state.members.append(member)
         self._watched[member.name] = _Watched(actor)
+
+    def _choose_place(self) -> str | NodeAffinitySchedulingStrategy:
+        """Return Ray's own choice, or a node with room while Ray may not know that another one is gone."""
+        now_s = time.monotonic()
+        avoided = {host for host, lost_s in self._lost_s.items() if now_s - lost_s < DETECTED_S}
+        places = [
+            node["NodeID"]
+            for node in ray.nodes()
+            if node["Alive"]
+            and node["NodeManagerAddress"] not in avoided
+            and self._has_room(available_resources_per_node().get(node["NodeID"], {}))
+        ]
+        if not avoided or not places:
+            return "SPREAD"
+        return NodeAffinitySchedulingStrategy(places[self._state.number % len(places)], soft=True)
 
     def _start_draining(self, member: ReplicaRecord, now_s: float) -> None:
         member.draining = True
