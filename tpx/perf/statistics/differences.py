@@ -51,10 +51,6 @@ class Change:
     high: float
     p_value: float
 
-    @property
-    def relative(self) -> float:
-        return self.after / self.before - 1
-
 
 def deviations(
     batches: Batches, figure: Figure, confidence: float, resamples: int, rng: np.random.Generator
