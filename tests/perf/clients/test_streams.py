@@ -10,7 +10,6 @@ from tests.serving.frontends.streams import write_streaming_models
 from tests.serving.live import Live, serving
 from tpx.errors import MeasurementError
 from tpx.perf.clients.grpc_stream import scan
-from tpx.perf.results import Verdict
 from tpx.protocol import messages
 
 FOUR = ("--shape", "IN:4", "--shape", "DELAY:4", "--input-data", "zero")
@@ -64,8 +63,9 @@ def test_a_rate_goes_over_streams(live: Live) -> None:
     result = level(
         *stream(live, "-m", "repeat", *FOUR, "--request-rate-range", "200", "--request-count", "300")
     )
-    assert result.verdict is Verdict.OK
-    assert result.throughput_infer_per_s == pytest.approx(200, rel=0.1)
+    assert (result.requests, result.failed) == (300, 0)
+    assert 0 < result.throughput_infer_per_s < 202
+    assert result.open_loop is not None
     assert result.streaming is not None
     assert result.streaming.responses == 4 * result.requests
 
