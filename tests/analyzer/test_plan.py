@@ -85,13 +85,13 @@ def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> 
     with Journal(tmp_path / "run.jsonl") as journal:
         asyncio.run(Profile(config, trials, journal, lambda _: None, rehearsal=True).run(()))
     [model] = Run.from_records(read_last_run(tmp_path / "run.jsonl")).models
-    assert "is not known" in model.why_nothing
+    assert "is not known" in model.failure_reason
     assert not model.measured
 
 
 def test_a_plan_without_a_measurement_says_why(tmp_path: Path) -> None:
     [model] = planned(tmp_path, batch_sizes=(4,)).models
-    assert model.why_nothing == "batch size 4 left out: max_batch_size is 0"
+    assert model.failure_reason == "batch size 4 left out: max_batch_size is 0"
 
 
 def test_a_plan_needs_no_figures_that_only_a_measurement_has(tmp_path: Path) -> None:

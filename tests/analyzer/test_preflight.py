@@ -10,7 +10,7 @@ import pytest
 from tests.answering import no_http
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
-from tpx.analyzer.preflight import NOBODY, Check, CheckState, check_machine, check_models, check_remote
+from tpx.analyzer.preflight import MISSING_MODEL, Check, CheckState, check_machine, check_models, check_remote
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError
 from tpx.options import build
@@ -133,7 +133,7 @@ def test_a_server_that_loads_by_request_is_told_by_a_load_that_changes_nothing()
     control = FakeControl(models=(IndexEntry(name="other", state="READY"),))
     with no_http() as address:
         found = by_name(asyncio.run(check_remote(config(triton_metrics_url=f"http://{address}"), control)))
-    assert control.loaded == [NOBODY]
+    assert control.loaded == [MISSING_MODEL]
     assert found["models are loaded by request"].state is CheckState.OK
     assert (found["other models on the server"].state, found["other models on the server"].found) == (
         CheckState.DOUBTFUL,

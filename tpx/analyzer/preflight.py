@@ -26,7 +26,7 @@ ROOM_BYTES = 1 << 30
 BUSY_SHARE = 0.5
 """Load average per processor above which figures are unreliable."""
 METRICS_TIMEOUT_S = 3.0
-NOBODY = "tpx-doctor-asks-whether-models-load-by-request"
+MISSING_MODEL = "tpx-doctor-asks-whether-models-load-by-request"
 """A model that no repository has: a request to load it reveals the control mode and changes nothing."""
 
 
@@ -118,7 +118,7 @@ async def _check_control_mode(config: ProfileSpec, control: ModelControl) -> Che
     if config.server.reload_model_disable:
         return _report_ok(what, "not needed with --reload-model-disable")
     try:
-        await control.load(NOBODY, None, METRICS_TIMEOUT_S)
+        await control.load(MISSING_MODEL, None, METRICS_TIMEOUT_S)
     except MeasurementError as exc:
         if "polling is enabled" in exc.message:
             remedy = "start the server with --model-control-mode=explicit, or use --reload-model-disable"

@@ -198,7 +198,7 @@ class ModelVerdict:
     def detail(self) -> str:
         """The load and latency behind the sentence, and the ties."""
         if self.best is None:
-            return self.run.why_nothing
+            return self.run.failure_reason
         figures, conclusion = self.best.figures, self.conclusion
         text = f"at {figures.load}"
         if figures.latency.p99_ns is not None:

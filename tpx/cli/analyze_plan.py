@@ -187,7 +187,7 @@ def repetitions(model: ModelRun) -> int:
 
 def _format_model(model: ModelRun, width: int | None) -> str:
     if not model.measured:
-        return f"{model.model} cannot be profiled: {model.why_nothing}\n"
+        return f"{model.model} cannot be profiled: {model.failure_reason}\n"
     count = len(model.variants)
     title = (
         f"{model.model}: at most {model.measurement_count} measurements of {count} "

@@ -62,7 +62,7 @@ class Interrupts:
         self._begun = begun
         self._notice = notice
         self._clock = clock
-        self._heard_ns = -SAME_NS
+        self._last_signal_ns = -SAME_NS
 
     async def run(self, work: Coroutine[object, object, T]) -> T | None:
         """Return the result of `work`, or None if it was ended at once. Signals are handled meanwhile."""
@@ -81,9 +81,9 @@ class Interrupts:
 
     def interrupt(self, work: "asyncio.Future[Any]") -> None:
         now_ns = self._clock()
-        if now_ns - self._heard_ns < SAME_NS:
+        if now_ns - self._last_signal_ns < SAME_NS:
             return
-        self._heard_ns = now_ns
+        self._last_signal_ns = now_ns
         if self._begun() and not self.stop.is_set():
             self._notice("interrupted: finishing this level; press Ctrl-C again to stop at once")
         else:

@@ -88,11 +88,11 @@ class TritonFormatter(logging.Formatter):
 class _LogFile(logging.FileHandler):
     """A log file. The first write error, such as a full disk, is reported; the server keeps running."""
 
-    _told = False
+    _reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 (logging's name)
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             print(f"log file '{self.baseFilename}': {sys.exc_info()[1]}", file=sys.stderr)
 
     def close(self) -> None:
@@ -103,11 +103,11 @@ class _LogFile(logging.FileHandler):
 class _Console(logging.StreamHandler[TextIO]):
     """A stream whose first write error (full disk, closed pipe) is reported; the server keeps running."""
 
-    _told = False
+    _reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 (logging's name)
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             with suppress(OSError):
                 print(f"log to {self.stream.name}: {sys.exc_info()[1]}", file=sys.stderr)
 

@@ -22,8 +22,8 @@ from tpx.report.files import STEP_SUMMARY, step_summary_path
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "
-SAY_WHERE = "set its address with -u"
-WHOM_TO_TRUST = (
+SET_ADDRESS = "set its address with -u"
+TRUST_AUTHORITY = (
     "trust its authority with --ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file"
 )
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
@@ -97,12 +97,12 @@ def _suggest_remedy(error: TpxError, kind: str) -> str:
     if not str(error).startswith("cannot connect"):
         return ""
     if "certificate verify failed" in str(error):
-        return f" ({WHOM_TO_TRUST})"
+        return f" ({TRUST_AUTHORITY})"
     proxies = [name for known in PROXIES for name in (known, known.upper()) if os.environ.get(name)]
     direct = (
         f"; {' and '.join(proxies)} not used: tpx perf connects straight to the server" if proxies else ""
     )
-    return f" ({START_ONE if kind == 'triton' else ''}{SAY_WHERE}{direct})"
+    return f" ({START_ONE if kind == 'triton' else ''}{SET_ADDRESS}{direct})"
 
 
 def _read_config(argv: Sequence[str]) -> SessionSpec:

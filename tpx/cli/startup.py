@@ -8,10 +8,10 @@ from itertools import zip_longest
 
 from tpx import __version__
 from tpx.cli.messages import terminal_width
-from tpx.serving.backends.table import whereabouts
+from tpx.serving.backends.table import locate_code
 from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
-from tpx.serving.repository.agents.ownership import whereabouts as where_agent_is
+from tpx.serving.repository.agents.ownership import locate_code as where_agent_is
 from tpx.serving.server import InferenceServer
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def log_models(server: InferenceServer, config: ServeConfig) -> None:
     for name in sorted({one.backend for one in configs} - {""}):  # ensembles have none
         told = [flag.rpartition(",") for flag in options.backend_config]
         settings = dict(pair.split("=", 1) for backend, _, pair in told if backend in ("", name))
-        place = whereabouts(name, options.backend_directory)
+        place = locate_code(name, options.backend_directory)
         backends.append((name, place, json.dumps({"cmdline": settings}, separators=(",", ":"))))
     _log_table(("Backend", "Path", "Config"), backends)
     models = server.status()

@@ -83,7 +83,7 @@ class ClusterSupervisor:
         self._lost_s: dict[str, float] = {}
         """When a replica of a node was last lost, by address."""
         self._proxies: JsonObject = {}
-        self._proxy_asked: dict[str, tuple[Actor, Actor]] = {}
+        self._proxy_calls: dict[str, tuple[Actor, Actor]] = {}
         self._proxy_status: dict[str, dict[str, object]] = {}
         self._scaler = Autoscaler(self._state.spec)
         self._canary: Canary | None = None
@@ -452,13 +452,13 @@ class ClusterSupervisor:
             if node not in self._proxies:
                 self._proxy_status[node] = {"running": False, "message": self._start_proxy(node)}
         asked = {
-            node: self._proxy_asked.get(node) or (proxy.route.remote(routes), proxy.status.remote())
+            node: self._proxy_calls.get(node) or (proxy.route.remote(routes), proxy.status.remote())
             for node, proxy in self._proxies.items()
         }
         answers = [answer for pair in asked.values() for answer in pair]
         done = ray.wait(answers, num_returns=len(answers), timeout=ASK_S)[0] if answers else []
-        self._proxy_asked = {node: pair for node, pair in asked.items() if not set(pair) <= set(done)}
-        for node in asked.keys() - self._proxy_asked.keys():
+        self._proxy_calls = {node: pair for node, pair in asked.items() if not set(pair) <= set(done)}
+        for node in asked.keys() - self._proxy_calls.keys():
             try:
                 self._proxy_status[node] = ray.get(asked[node][1])
             except RayError as exc:

@@ -172,7 +172,7 @@ class MemoryBudget:
             account.holder.drop_answers()
 
 
-class _Nobody:
+class _NoHolder:
     reads = True
 
     def drop_answers(self) -> None:
@@ -184,4 +184,4 @@ class _Nobody:
 
 def uncounted() -> Account:
     """Return an account without limits, for a client's own connections."""
-    return Account(MemoryBudget(), _Nobody())
+    return Account(MemoryBudget(), _NoHolder())

@@ -112,7 +112,7 @@ class TraceSource(Protocol):
         """Return False while no request can be traced."""
 
     @property
-    def hears_callers(self) -> bool:
+    def accepts_callers(self) -> bool:
         """True if a request's headers can ask for a trace."""
 
     def sample(self, model: str, caller: Caller | None = None) -> WireTrace | None:
@@ -239,14 +239,16 @@ class DataPlane:
             return False
         return self._repository.all_ready() or not self._strict_readiness
 
-    async def says_ready(self) -> bool:
+    async def check_ready(self) -> bool:
         """Return `ready`; with strict readiness, also ask every model that has a readiness hook."""
         if not self.ready() or not self._strict_readiness:
             return self.ready()
-        checks = [model.says_ready() for model in self._repository.in_processes() if model.has_readiness_hook]
+        checks = [
+            model.check_ready() for model in self._repository.in_processes() if model.has_readiness_hook
+        ]
         return not checks or all(await asyncio.gather(*checks))
 
-    async def model_says_ready(self, name: str, version: str) -> bool:
+    async def check_model_ready(self, name: str, version: str) -> bool:
         """Return True if a request would be answered, possibly after loading the model; False during
         shutdown.
 
@@ -257,7 +259,7 @@ class DataPlane:
         if not self._repository.is_ready(name, version):
             return self.control.would_load(name)
         model = self._repository.get(name, version)
-        return not model.has_readiness_hook or await model.says_ready()
+        return not model.has_readiness_hook or await model.check_ready()
 
     # metadata
 

@@ -223,7 +223,7 @@ class ServedModel:
         """True if the model itself must be asked whether it is ready."""
         return any(instance.has_readiness_hook for instance in self.instances)
 
-    async def says_ready(self) -> bool:
+    async def check_ready(self) -> bool:
         """Ask the model whether it is ready; True if it has no readiness hook."""
         return all(await asyncio.gather(*(instance.ready() for instance in self.instances)))
 

@@ -364,7 +364,7 @@ class InferResponse:
         """Response parameters set by the model."""
 
     @property
-    def says_something(self) -> bool:
+    def has_content(self) -> bool:
         """True if there is content to send; the final response of a decoupled model often has none."""
         return bool(self.outputs or self.parameters) or not self.final
 

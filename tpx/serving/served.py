@@ -34,9 +34,9 @@ class Served(Servant, Protocol):
 
     @property
     def has_readiness_hook(self) -> bool:
-        """True if `says_ready` asks the model."""
+        """True if `check_ready` asks the model."""
 
-    async def says_ready(self) -> bool:
+    async def check_ready(self) -> bool:
         """Ask the model whether it is ready."""
 
     @property

@@ -16,7 +16,7 @@ from tpx.perf.levels import Level, ModelShare
 from tpx.perf.options import SessionSpec
 from tpx.perf.records import MODEL_SHIFT
 from tpx.perf.report.json import json_text
-from tpx.perf.report.level_text import beyond_lines
+from tpx.perf.report.level_text import extra_lines
 from tpx.perf.report.model import Report
 from tpx.perf.run import event_loop, run
 
@@ -58,7 +58,7 @@ def test_each_model_has_its_weights_part_and_figures_of_its_own(live: Live, prot
     assert level.server.success_count == 400
     document = json.loads(json_text(report, []))
     assert [m["model"] for m in document["levels"][0]["models"]] == ["double", "other"]
-    assert sum("Model other" in line for line in beyond_lines(level)) == 1
+    assert sum("Model other" in line for line in extra_lines(level)) == 1
 
 
 def drawn(seed: int, level: Level, count: int = 4000) -> list[int]:

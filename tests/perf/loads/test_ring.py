@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from tpx.perf.loads.ring import Gathering, RowRing, Telling
+from tpx.perf.loads.ring import RowFlusher, RowMerger, RowRing
 from tpx.perf.records import ROW, Records, Rows, response_times
 
 
@@ -59,7 +59,7 @@ class Teller:
     def __init__(self, ring: RowRing, *, streamed: bool = True) -> None:
         self.ring = ring
         self.records = Records()
-        self._telling = Telling(ring, self.records, streamed=streamed)
+        self._flusher = RowFlusher(ring, self.records, streamed=streamed)
 
     def had(self, sequence: int, *times_ns: int, units: int = 0) -> None:
         """A request whose responses came at these times."""
@@ -71,7 +71,7 @@ class Teller:
         self.records.append(0, 0, 0, end_ns, end_ns, -1, 0, 0, sequence)
 
     def tell(self, complete_ns: int = 0) -> bool:
-        complete = self._telling.tell()
+        complete = self._flusher.tell()
         self.ring.report(complete_ns=complete_ns, processor_ns=0, skipped=0, connections=0)
         return complete
 
@@ -79,12 +79,12 @@ class Teller:
 @contextmanager
 def tellers(
     count: int, capacity: int = 64, *, streamed: bool = True
-) -> Iterator[tuple[list[Teller], Gathering]]:
+) -> Iterator[tuple[list[Teller], RowMerger]]:
     with ExitStack() as stack:
         rings = [RowRing(capacity=capacity) for _ in range(count)]
         for ring in rings:
             stack.callback(ring.close)
-        yield [Teller(ring, streamed=streamed) for ring in rings], Gathering(rings, streamed=streamed)
+        yield [Teller(ring, streamed=streamed) for ring in rings], RowMerger(rings, streamed=streamed)
 
 
 def gathered(records: Records) -> list[tuple[int, list[int]]]:

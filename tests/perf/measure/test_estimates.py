@@ -5,7 +5,7 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.perf.measure.estimates import Estimator, Sample, estimate
-from tpx.perf.report.level_text import beyond_lines
+from tpx.perf.report.level_text import extra_lines
 
 RUNS = 400
 MEAN_NS = 1000.0
@@ -32,5 +32,5 @@ def test_nothing_is_known_of_the_mean_of_a_single_request() -> None:
     assert mean is not None
     assert (mean.interval.low, mean.interval.high) == (0.0, None)
     assert mean.note == "n too small for the mean (need >= 2)"
-    told = " ".join(beyond_lines(make_level(estimates=found)))
+    told = " ".join(extra_lines(make_level(estimates=found)))
     assert "mean at least 0 us (n too small for the mean)" in told

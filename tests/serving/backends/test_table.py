@@ -10,7 +10,7 @@ import pytest
 from tests.serving.installed import install
 from tpx.errors import LoadError
 from tpx.serving.backends.contract import Describes
-from tpx.serving.backends.table import BACKENDS, backend, whereabouts
+from tpx.serving.backends.table import BACKENDS, backend, locate_code
 
 
 def test_onnxruntime_is_there() -> None:
@@ -92,13 +92,13 @@ def _add(site: Path, source: str, target: str = "mine_backend:Mine", name: str =
 def test_a_package_adds_a_backend(site: Path) -> None:
     _add(site, _BACKEND)
     assert backend("mine").default_filename == "model.mine"
-    assert whereabouts("mine") == "mine_backend"
+    assert locate_code("mine") == "mine_backend"
 
 
 def test_a_package_is_not_looked_at_for_a_backend_of_the_table(site: Path) -> None:
     _add(site, "raise RuntimeError", name="identity")
     assert type(backend("identity")).__module__ == "tpx.serving.backends.models_in_code"
-    assert whereabouts("identity") == "tpx.serving.backends.models_in_code"
+    assert locate_code("identity") == "tpx.serving.backends.models_in_code"
 
 
 def test_a_python_based_backend_stands_before_a_package(site: Path, tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_a_python_based_backend_stands_before_a_package(site: Path, tmp_path: Pa
     runtime.parent.mkdir(parents=True)
     runtime.write_text("")
     assert type(backend("mine", tmp_path / "backends")).__name__ == "PythonBackend"
-    assert whereabouts("mine", tmp_path / "backends") == str(runtime)
+    assert locate_code("mine", tmp_path / "backends") == str(runtime)
 
 
 def test_backends_of_packages_are_among_those_there_are(site: Path) -> None:
     _add(site, _BACKEND)
     with pytest.raises(LoadError, match=r"repeat, .*mine\) \(did you mean 'mine'\?\)"):
         backend("mime")
-    assert whereabouts("mime") == ""
+    assert locate_code("mime") == ""
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ class ModelRun:
         return tuple(f for v in self.variants for f in v.failures)
 
     @property
-    def why_nothing(self) -> str:
+    def failure_reason(self) -> str:
         """Reason why there is no measurement."""
         if self.unavailable:
             return self.unavailable.reason

@@ -11,9 +11,9 @@ from typing import Any, Literal, Protocol
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
 from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, ResponseError, ServerLost, UsageError, WireError
-from tpx.perf.clients.control import Asker, HttpAsker
+from tpx.perf.clients.control import HttpMethodCaller, MethodCaller
 from tpx.perf.clients.endpoint import Endpoint, parse_address
-from tpx.perf.clients.grpc_control import GrpcAsker
+from tpx.perf.clients.grpc_control import GrpcMethodCaller
 from tpx.perf.clients.model import IndexEntry, ModelKey, index_entries
 from tpx.protocol.http1.client import HttpConnector
 from tpx.protocol.json_values import JsonObject
@@ -200,13 +200,15 @@ class ServerControl:
     ) -> JsonObject:
         endpoint = self._endpoint
         http = self._protocol == "http"
-        asker: Asker = (
-            HttpAsker(HttpConnector(endpoint.host, endpoint.port), endpoint) if http else GrpcAsker(endpoint)
+        method_caller: MethodCaller = (
+            HttpMethodCaller(HttpConnector(endpoint.host, endpoint.port), endpoint)
+            if http
+            else GrpcMethodCaller(endpoint)
         )
         try:
-            return await asker.ask(method, model, body=body, timeout_s=timeout_s)
+            return await method_caller.ask(method, model, body=body, timeout_s=timeout_s)
         finally:
-            await asker.close()
+            await method_caller.close()
 
 
 @contextmanager

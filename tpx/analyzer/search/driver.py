@@ -51,7 +51,7 @@ class SearchDriver:
         module, _, name = STRATEGIES[mode].partition(":")
         strategy: Strategy = getattr(importlib.import_module(module), name)
         self._mode, self._spec = mode, spec
-        self._told: list[tuple[Trial, Outcome]] = []
+        self._outcomes: list[tuple[Trial, Outcome]] = []
         self._history = History(spec.goals, spec.limits)
         self._steps = self._iter_steps(strategy(spec, self._history))
         self._next = self._advance(None)
@@ -73,7 +73,7 @@ class SearchDriver:
         """Record the outcome of the trial returned by `ask`, and advance."""
         if trial != self._next:
             raise ValueError(f"got the outcome of {trial}, asked for {self._next}")
-        self._told.append((trial, outcome))
+        self._outcomes.append((trial, outcome))
         self._next = self._advance(outcome)
 
     def expected(self, known: Callable[[Trial], Outcome | None]) -> Iterator[Trial]:
@@ -83,7 +83,7 @@ class SearchDriver:
         """
         copy = SearchDriver(self._mode, self._spec)
         best: Measurement | None = None
-        replayed = iter(self._told)
+        replayed = iter(self._outcomes)
         while (trial := copy.ask()) is not None and not trial.round:
             _, outcome = next(replayed, (trial, known(trial)))
             if outcome is None:

@@ -58,10 +58,10 @@ class Slot:
     def __init__(self, connection: Any, send: Callable[[Prepared, OnResponse], Any]) -> None:
         self.connection = connection
         self.send = send
-        self.on_lost: Callable[[WireError], None] = nobody_listens
+        self.on_lost: Callable[[WireError], None] = ignore_loss
 
 
-def nobody_listens(_: WireError) -> None:
+def ignore_loss(_: WireError) -> None:
     """Ignore a lost connection: between two levels a slot has no owner."""
 
 

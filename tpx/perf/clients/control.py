@@ -81,8 +81,8 @@ def error_text(response: HttpResponse) -> str:
         return body[:500].decode("utf-8", "replace").strip() or "(no message)"
 
 
-class HttpAsker:
-    """Implements Asker, over a connection that is opened on first use."""
+class HttpMethodCaller:
+    """Implements MethodCaller, over a connection that is opened on first use."""
 
     def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
         self.hint = f"is {host_header(endpoint)} its HTTP port?"
@@ -130,7 +130,7 @@ class HttpAsker:
             self._connection.close()
 
 
-class Asker(Protocol):
+class MethodCaller(Protocol):
     """Calls the methods of the v2 protocol on one server; implemented for HTTP and for gRPC."""
 
     hint: str
@@ -166,41 +166,41 @@ def refusals(what: str) -> Iterator[None]:
 class V2Control:
     """Implements Control and Registrar."""
 
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
+    def __init__(self, method_caller: MethodCaller) -> None:
+        self._method_caller = method_caller
 
     async def server(self) -> ServerDescription:
         try:
             with refusals("get server metadata"):
-                return server_description(await self._asker.ask("ServerMetadata"))
+                return server_description(await self._method_caller.ask("ServerMetadata"))
         except WireError as exc:
-            if not self._asker.hint or str(exc).startswith("cannot connect"):
+            if not self._method_caller.hint or str(exc).startswith("cannot connect"):
                 raise
-            raise WireError(f"failed to get server metadata: {exc} ({self._asker.hint})") from exc
+            raise WireError(f"failed to get server metadata: {exc} ({self._method_caller.hint})") from exc
 
     async def model(self, model: ModelKey) -> ModelDescription:
         try:
-            metadata = await self._asker.ask("ModelMetadata", model.name, model.version)
+            metadata = await self._method_caller.ask("ModelMetadata", model.name, model.version)
         except ResponseError as exc:
             index: JsonObject = {}
             with suppress(MeasurementError, ResponseError):  # the server need not list its models
-                index = await self._asker.ask("RepositoryIndex", body={})
+                index = await self._method_caller.ask("RepositoryIndex", body={})
             words = exc.message + instead(model, index_entries(index.get("models", ())))
             raise MeasurementError(f"failed to get model metadata: {words}") from exc
         config: JsonObject | None = None
         with suppress(ResponseError):  # the server may lack this extension
-            config = await self._asker.ask("ModelConfig", model.name, model.version)
+            config = await self._method_caller.ask("ModelConfig", model.name, model.version)
         return model_description(metadata, config)
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         with refusals("get model statistics"):
-            return model_counters(await self._asker.ask("ModelStatistics", model.name, model.version))
+            return model_counters(await self._method_caller.ask("ModelStatistics", model.name, model.version))
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
         # in the protocol's JSON only trace_level is a list
         members = {name: list(v) if name == "trace_level" else v[0] for name, v in settings.items()}
         with refusals("set trace settings"):
-            await self._asker.ask("TraceSetting", body=members)
+            await self._method_caller.ask("TraceSetting", body=members)
 
     async def register(self, region: Region) -> None:
         body: JsonObject = {"byte_size": region.byte_size}
@@ -210,14 +210,18 @@ class V2Control:
         else:
             body |= {"key": region.key, "offset": 0}
         with refusals("register shared memory"):
-            await self._asker.ask(f"{region.kind.capitalize()}SharedMemoryRegister", region.name, body=body)
+            await self._method_caller.ask(
+                f"{region.kind.capitalize()}SharedMemoryRegister", region.name, body=body
+            )
 
     async def unregister(self, region: Region) -> None:
         with refusals("unregister shared memory"):
-            await self._asker.ask(f"{region.kind.capitalize()}SharedMemoryUnregister", region.name, body={})
+            await self._method_caller.ask(
+                f"{region.kind.capitalize()}SharedMemoryUnregister", region.name, body={}
+            )
 
     async def close(self) -> None:
-        await self._asker.close()
+        await self._method_caller.close()
 
 
 class StaticControl:

@@ -6,10 +6,10 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot, brief, nobody_listens
+from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot, brief, ignore_loss
 from tpx.perf.clients.control import V2Control
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.grpc_control import SERVICE, GrpcAsker, metadata
+from tpx.perf.clients.grpc_control import SERVICE, GrpcMethodCaller, metadata
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import tls_context
 from tpx.protocol import messages
@@ -39,7 +39,7 @@ Send = Callable[[Any, OnResponse], object]
 def connect(endpoint: Endpoint) -> Connections:
     """Return the connections to a v2 server over gRPC."""
     tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    control = V2Control(GrpcAsker(endpoint, tls))
+    control = V2Control(GrpcMethodCaller(endpoint, tls))
     if endpoint.wire.stream_per_request:
         from tpx.perf.clients.grpc_stream import SingleStreamClient
 
@@ -126,7 +126,7 @@ class GrpcSlots:
         homeless = []
         for slot in self._slots:
             # an idle slot may move; one in use only if its carrier is gone
-            if slot.on_lost is nobody_listens or id(slot.connection) not in load:
+            if slot.on_lost is ignore_loss or id(slot.connection) not in load:
                 homeless.append(slot)
             else:
                 load[id(slot.connection)] += 1

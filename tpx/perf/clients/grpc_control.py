@@ -61,8 +61,8 @@ class GrpcCaller:
             self._connection.close()
 
 
-class GrpcAsker(GrpcCaller):
-    """Implements Asker."""
+class GrpcMethodCaller(GrpcCaller):
+    """Implements MethodCaller."""
 
     hint = ""
 

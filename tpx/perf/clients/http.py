@@ -22,9 +22,16 @@ from tpx.perf.clients.base import (
     Slot,
     Template,
     brief,
-    nobody_listens,
+    ignore_loss,
 )
-from tpx.perf.clients.control import HttpAsker, V2Control, error_text, host_header, model_path, user_headers
+from tpx.perf.clients.control import (
+    HttpMethodCaller,
+    V2Control,
+    error_text,
+    host_header,
+    model_path,
+    user_headers,
+)
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.tls import tls_context
 from tpx.perf.clients.wire import WireSpec
@@ -47,7 +54,7 @@ Send = Callable[[Prepared, OnResponse], Any]
 def connect(endpoint: Endpoint) -> Connections:
     """Return the connections to a v2 server over HTTP."""
     connector = http_connector(endpoint)
-    return Connections(HttpClient(connector, endpoint), V2Control(HttpAsker(connector, endpoint)))
+    return Connections(HttpClient(connector, endpoint), V2Control(HttpMethodCaller(connector, endpoint)))
 
 
 def http_connector(
@@ -88,7 +95,7 @@ class HttpSlots:
         del self._slots[count:]
         for slot in self._slots:
             # the owner of a slot in use renews it
-            if slot.connection.closing and slot.on_lost is nobody_listens:
+            if slot.connection.closing and slot.on_lost is ignore_loss:
                 await self.renew(slot, None)
         while missing := count - len(self._slots):
             batch = (self._add_slot() for _ in range(min(missing, CONNECTS_AT_ONCE)))

@@ -36,7 +36,7 @@ NODE_HEADSTART_NS = 500_000_000
 """Time within which a command reaches every node."""
 _TIMES = [name for name in FIELDS if name.endswith("_ns")]
 _CLOCKS = ("complete_ns", "heard_ns")
-_TOLD = ("complete_ns", "processor_ns", "skipped", "connections", "heard_ns", "finished")
+_PROGRESS = ("complete_ns", "processor_ns", "skipped", "connections", "heard_ns", "finished")
 
 
 class NodeLoad:
@@ -69,7 +69,7 @@ class NodeLoad:
         self._worker.check()
         ring = self._worker.ring
         progress = {
-            name: ring.said(name) for name in _TOLD
+            name: ring.said(name) for name in _PROGRESS
         }  # read first: all rows up to then are in the ring
         return progress, ring.rows.take(), ring.times.take()
 
@@ -216,7 +216,7 @@ class NodeWorker:
                 self._late_ns = max(self._late_ns, int(np.max(rows["start_ns"] - rows["intended_ns"])))
             await _put_all(self.ring.times, times + self._offset_ns)
             await _put_all(self.ring.rows, rows)
-            for name in _TOLD:
+            for name in _PROGRESS:
                 if name not in _CLOCKS:
                     self.ring.tell(name, progress[name])
                 elif progress[name]:  # 0 until the worker has begun

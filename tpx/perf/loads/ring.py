@@ -119,7 +119,7 @@ class RowRing:
             self._memory.unlink()
 
 
-class Telling:
+class RowFlusher:
     """Writes the rows of one load to a ring; with `streamed`, also the times of their responses."""
 
     def __init__(self, ring: RowRing, records: Records, *, streamed: bool) -> None:
@@ -149,7 +149,7 @@ class Telling:
         return self._rows == len(self._records)
 
 
-class Gathering:
+class RowMerger:
     """Merges the rows of all workers of a load into `records`, up to the time that all have reached."""
 
     def __init__(self, rings: Sequence[RowRing], *, streamed: bool) -> None:

@@ -18,7 +18,7 @@ from tpx.perf.clients.base import (
     Failure,
     Prepared,
     Slot,
-    nobody_listens,
+    ignore_loss,
 )
 from tpx.perf.inputs.feed import Check, Feed, Source
 from tpx.perf.records import SUCCESS, Records
@@ -219,7 +219,7 @@ class SlotLoad(ABC):
             task.cancel()
         await self._end_sequences(patience_s)
         for sender in self.senders:
-            sender.slot.on_lost = nobody_listens
+            sender.slot.on_lost = ignore_loss
 
     async def _wait_until_idle(self, patience_s: float) -> None:
         """Wait until nothing is in flight.

@@ -14,7 +14,7 @@ from tpx.perf.clients.base import Failure
 from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.levels import Share
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, open_load
-from tpx.perf.loads.ring import RowRing, Telling
+from tpx.perf.loads.ring import RowFlusher, RowRing
 from tpx.perf.loops import event_loop
 
 FLUSH_S = 0.01
@@ -69,7 +69,7 @@ class Worker:
         self._ring = ring
         self._pipe = pipe
         self._load: Load | None = None
-        self._telling: Telling | None = None
+        self._flusher: RowFlusher | None = None
         self._tasks = asyncio.TaskGroup()
         self._flushing: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
@@ -114,7 +114,7 @@ class Worker:
     async def _prepare_load(self, load_request: LoadRequest) -> None:
         self._load = await open_load(self._target, load_request)
         streamed = self._target.client.streams
-        self._telling = Telling(self._ring, self._load.records, streamed=streamed)
+        self._flusher = RowFlusher(self._ring, self._load.records, streamed=streamed)
         # a collection in the middle of a level would show up as latency
         gc.collect()
         gc.freeze()
@@ -164,7 +164,7 @@ class Worker:
         """Write new rows and report progress. Return True if all rows fitted."""
         # taken before writing: a row that ends meanwhile must not count as reported
         now_ns = perf_counter_ns()
-        complete = self._telling is None or self._telling.tell()
+        complete = self._flusher is None or self._flusher.tell()
         self._ring.report(
             complete_ns=now_ns if complete else self._ring.said("complete_ns"),
             processor_ns=load.processor_ns,

@@ -13,7 +13,7 @@ from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Share
 from tpx.perf.loads.base import LoadRequest
-from tpx.perf.loads.ring import Gathering, RowRing
+from tpx.perf.loads.ring import RowMerger, RowRing
 from tpx.perf.loads.worker import Broken, Go, OpenTarget, Ready, Stop, Stopped, main
 
 T = TypeVar("T")
@@ -204,11 +204,11 @@ class PoolLoad:
         self._things = units
         self._open_loop = open_loop
         self._processes = processes
-        self._gathered = Gathering([p.ring for p in processes], streamed=streamed)
+        self._gathered = RowMerger([p.ring for p in processes], streamed=streamed)
         self.records = self._gathered.records
         self._failures: dict[int, Failure] = {}
         self._unfinished: set[int] = set()
-        self._gathering: asyncio.Task[None] | None = None
+        self._merger: asyncio.Task[None] | None = None
 
     @property
     def failed(self) -> int:
@@ -242,7 +242,7 @@ class PoolLoad:
                 split = share.part_in_turn if self._open_loop else share.part_by
                 part = split(count, self._things)
             process.say(Go(count=part, origin_ns=origin_ns))
-        self._gathering = asyncio.ensure_future(self._keep_gathering())
+        self._merger = asyncio.ensure_future(self._keep_gathering())
 
     async def finished(self) -> None:
         while not self._has_finished():
@@ -274,8 +274,8 @@ class PoolLoad:
 
     def forget(self) -> None:
         """Stop reading what the workers report."""
-        if self._gathering is not None:
-            self._gathering.cancel()
+        if self._merger is not None:
+            self._merger.cancel()
 
     def failures(self) -> Mapping[int, Failure]:
         return dict(self._failures)

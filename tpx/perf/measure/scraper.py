@@ -96,7 +96,7 @@ class Scraper:
         self._place = place
         self._reader = PageReader(place.wanted)
         self._notice = notice
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._connector = HttpConnector(place.host, place.port)
         self._connection: HttpClientConnection | None = None
         self._request = encode_request("GET", place.path, f"{place.host}:{place.port}", {})
@@ -180,8 +180,8 @@ class Scraper:
 
     def _report_once(self, what: str, text: str) -> None:
         """Report a problem once."""
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._reported:
+            self._reported.add(what)
             self._notice(text)
 
 

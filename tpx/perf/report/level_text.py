@@ -53,7 +53,7 @@ def level_block(result: LevelResult, shown: Shown) -> str:
         lines += ["  Server: ", *_format_model(result.server, 1, caching=has_response_cache(result.server))]
     if result.metrics is not None:
         lines += metrics_lines(result.metrics)
-    lines += beyond_lines(result)
+    lines += extra_lines(result)
     if result.client_busy > BUSY_SHARE and not (shown.with_engine or shown.polls):
         lines.append(
             f"[WARNING] The client was busy {result.client_busy * 100:.0f}% of the time: tpx perf is not "
@@ -256,7 +256,7 @@ NOTICED_DIFFERENCE = 0.05
 NO_BATCHES = 1.005
 
 
-def beyond_lines(result: LevelResult) -> list[str]:
+def extra_lines(result: LevelResult) -> list[str]:
     """Return the lines that tpx adds to a level's text; empty if there are none."""
     lines = list(_describe_result(result))
     return ["  tpx adds:", *(f"    {line}" for line in lines), ""] if lines else []

@@ -107,7 +107,7 @@ def _explain_missing_backend(name: str, directory: Path | None) -> str:
     return f"{words}{place}"
 
 
-def whereabouts(name: str, directory: Path | None = None) -> str:
+def locate_code(name: str, directory: Path | None = None) -> str:
     """Return where a backend's code is, or an empty string. Raises LoadError if two packages provide it."""
     runtime = _find_runtime(name, directory)
     if runtime is not None:

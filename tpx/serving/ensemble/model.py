@@ -58,7 +58,7 @@ class Ensemble:
     """Always healthy: composing models report their own health."""
     has_readiness_hook = False
 
-    async def says_ready(self) -> bool:
+    async def check_ready(self) -> bool:
         return True
 
     abandoned = False

@@ -46,7 +46,7 @@ def sequence_of(parameters: Mapping[str, Parameter]) -> SequenceParameters:
     }
 
 
-def said_of_sequence(
+def parse_sequence_parameters(
     said: Mapping[str, Parameter], before: Mapping[str, Parameter]
 ) -> SequenceParameters | None:
     """Return the sequence parameters that a response sets, given those of its own request in `before`.
@@ -91,13 +91,13 @@ class Overrides:
         ]
         """The steps directly before each reader, in the order of the reader's inputs."""
         self._readers = [sum(number in before for before in self._sources) for number in range(len(steps))]
-        self._said: dict[tuple[int, int], list[Any]] = {}
+        self._by_step: dict[tuple[int, int], list[Any]] = {}
         """Per step and iteration: [sequence parameters, number of readers that have not taken them]."""
 
     def put(self, step: int, iteration: int, sequence: SequenceParameters) -> None:
         """Store the parameters set by a response, or else those of its request."""
         if self._readers[step]:
-            self._said[step, iteration] = [sequence, self._readers[step]]
+            self._by_step[step, iteration] = [sequence, self._readers[step]]
 
     def take(self, reader: int, iteration: int) -> SequenceParameters | None:
         """Return the parameters for a reader; if earlier steps disagree, those of its first tensor."""
@@ -105,13 +105,13 @@ class Overrides:
         for source in self._sources[reader]:
             iterates = self._plan.steps[source].iterates
             key = source, iteration if iterates else 0
-            kept = self._said.get(key)
+            kept = self._by_step.get(key)
             if kept is None:
                 continue
             if iterates:  # a tensor that comes once may be used by any number of iterations
                 kept[1] -= 1
                 if not kept[1]:
-                    del self._said[key]
+                    del self._by_step[key]
             if found is None:
                 found = kept[0]
             elif found != kept[0] and reader != self.response:
@@ -306,7 +306,7 @@ class EnsembleRun:
     def _update_sequence(self, call: Call, said: Mapping[str, Parameter]) -> SequenceParameters | None:
         """Return the sequence parameters for later steps and the client, None if they are unchanged."""
         before = self._request.head.parameters if call.sequence is None else call.sequence
-        sequence = said_of_sequence(said, before)
+        sequence = parse_sequence_parameters(said, before)
         return call.sequence if sequence is None or sequence == sequence_of(before) else sequence
 
     def _override_sequence(self, step: int, iteration: int, sequence: SequenceParameters | None) -> None:

@@ -78,10 +78,10 @@ class GrpcControlPlane:
         return messages.ServerLiveResponse(live=self._plane.live())
 
     async def _check_ready(self, request: messages.ServerReadyRequest) -> Message:  # noqa: ARG002
-        return messages.ServerReadyResponse(ready=await self._plane.says_ready())
+        return messages.ServerReadyResponse(ready=await self._plane.check_ready())
 
     async def _check_model_ready(self, request: messages.ModelReadyRequest) -> Message:
-        ready = await self._plane.model_says_ready(request.name, request.version)
+        ready = await self._plane.check_model_ready(request.name, request.version)
         return messages.ModelReadyResponse(ready=ready)
 
     def _get_server_metadata(self, request: messages.ServerMetadataRequest) -> Message:  # noqa: ARG002

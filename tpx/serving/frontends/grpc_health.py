@@ -35,7 +35,7 @@ class GrpcHealth:
         ]
 
     async def _check(self, request: messages.HealthCheckRequest) -> messages.HealthCheckResponse:  # noqa: ARG002
-        return _make_response(ready=await self._plane.says_ready())
+        return _make_response(ready=await self._plane.check_ready())
 
     def enter(self, watch: "_HealthWatch") -> None:
         """Send a watcher the current health, and later every change."""

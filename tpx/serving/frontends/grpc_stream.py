@@ -354,7 +354,7 @@ def _do_nothing() -> None:
 
 def _encode(turn: _Turn, infer: InferRequest, response: InferResponse) -> list[Buffer]:
     """Encode a response; return [] if it carries nothing to send. Raises TpxError."""
-    says = response.outputs or turn.ordered or response.says_something or infer.head.empty_final_response
+    says = response.outputs or turn.ordered or response.has_content or infer.head.empty_final_response
     if response.error is not None or not says:
         return []
     parameters: Mapping[str, Parameter] = FINAL if response.final else NOT_FINAL

@@ -95,13 +95,13 @@ class HttpControlPlane:
     async def _check_ready(self, request: HttpRequest, _: re.Match[str]) -> None:
         if self._plane.exiting:
             raise NotReady("Server exiting")
-        request.respond(200 if await self._plane.says_ready() else 400, b"")
+        request.respond(200 if await self._plane.check_ready() else 400, b"")
 
     def _get_model_metadata(self, request: HttpRequest, match: re.Match[str]) -> None:
         answer_json(request, self._plane.model_metadata(*of_model(match)))
 
     async def _check_model_ready(self, request: HttpRequest, match: re.Match[str]) -> None:
-        if not await self._plane.model_says_ready(*of_model(match)):
+        if not await self._plane.check_model_ready(*of_model(match)):
             raise InvalidRequest("Model version not ready")
         request.respond(200, b"")
 

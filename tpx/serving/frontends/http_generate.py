@@ -105,7 +105,7 @@ class HttpGeneration:
 
 def _encode_json(infer: InferRequest, response: InferResponse) -> bytes:
     """Encode a response as JSON; return b"" if it carries nothing to send. Raises InvalidRequest."""
-    says = response.says_something or not infer.head.model.decoupled
+    says = response.has_content or not infer.head.model.decoupled
     return encode(infer.head, response) if response.error is None and says else b""
 
 

@@ -22,7 +22,7 @@ _MOST_DOUBLINGS = 9
 def trace_http(tracer: TraceSource, infer: InferRequest, request: HttpRequest) -> None:
     """Trace a request if it is sampled or its caller traces it."""
     caller = None
-    if tracer.hears_callers:
+    if tracer.accepts_callers:
         get = request.head.headers.get
         caller = _parse_caller(
             get(b"traceparent", b"").decode("latin-1"), get(b"tracestate", b"").decode("latin-1")
@@ -56,7 +56,7 @@ def _sample_call(
     tracer: TraceSource, infer: InferRequest, call: ServerCall, began_ns: int
 ) -> WireTrace | None:
     get = call.head.metadata.get
-    caller = _parse_caller(get("traceparent"), get("tracestate")) if tracer.hears_callers else None
+    caller = _parse_caller(get("traceparent"), get("tracestate")) if tracer.accepts_callers else None
     trace = tracer.sample(infer.head.model.name, caller)
     if trace is not None:
         trace.stamp("GRPC_WAITREAD_START", began_ns)

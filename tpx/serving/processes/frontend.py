@@ -148,7 +148,7 @@ class FrontendProcess:
     def _apply_state(self, state: EngineState) -> None:
         if state.logs != self._logs.settings:
             self._logs.update(state.logs)
-        self._plane.tracer.set(on=state.tracing, hears_callers=state.hears_callers)
+        self._plane.tracer.set(on=state.tracing, accepts_callers=state.accepts_callers)
         self._welcome.set()
 
     def _follow_order(self, order: FrameKind) -> None:

@@ -140,7 +140,7 @@ class FrontendHub:
     def _send_state(self, peer: Peer) -> None:
         self.announce_generation()
         tracer = self.plane.tracer
-        state = wire.EngineState(self.plane.logs.settings, tracer.on, tracer.hears_callers)
+        state = wire.EngineState(self.plane.logs.settings, tracer.on, tracer.accepts_callers)
         peer.channel.send(FrameKind.STATE, meta=wire.encode(state))
 
     def families(self) -> Sequence[Family]:

@@ -61,7 +61,7 @@ class RemoteTracer:
 
     def __init__(self, send: Callable[[int, bytes], None]) -> None:
         """`send` is called with the number of a request and the last timestamps of its trace."""
-        self.on = self.hears_callers = False
+        self.on = self.accepts_callers = False
         self.send = send
         self.begun: dict[InferRequest, RemoteTrace] = {}
         """Traces of requests that are about to be sent."""
@@ -71,9 +71,9 @@ class RemoteTracer:
         """Call `watcher` whenever `on` changes."""
         self._watchers.append(watcher)
 
-    def set(self, *, on: bool, hears_callers: bool) -> None:
+    def set(self, *, on: bool, accepts_callers: bool) -> None:
         """Apply the engine's trace settings."""
-        self.hears_callers = hears_callers
+        self.accepts_callers = accepts_callers
         if on is not self.on:
             self.on = on
             for watcher in self._watchers:

@@ -325,7 +325,7 @@ class EngineState(Struct, array_like=True):
 
     logs: LogSettings
     tracing: bool
-    hears_callers: bool
+    accepts_callers: bool
 
 
 class WireStamp(Struct, array_like=True):

@@ -22,7 +22,7 @@ from tpx.serving.model_id import ModelId
 log = logging.getLogger(__name__)
 
 _NOT_VERSIONS = frozenset({"configs", "warmup", "initial_state"})
-_TOLD = 10
+_MOST_NAMED = 10
 """Maximum number of missing versions that the log names."""
 
 
@@ -258,7 +258,7 @@ def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
     if choice == "specific":
         chosen = set(policy.specific.versions)
         fault = "version %d is specified for model '%s', but the version directory is not present"
-        for version in sorted(chosen - present.keys())[:_TOLD]:
+        for version in sorted(chosen - present.keys())[:_MOST_NAMED]:
             log.error(fault, version, config.name)
         ordered = [version for version in ordered if version in chosen]
     elif choice != "all":

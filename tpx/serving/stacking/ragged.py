@@ -115,7 +115,7 @@ def added_inputs_of(config: ModelConfig) -> list[AddedInput]:
             name=target,
             source=item.source_input[0],
             dtype=BY_NUMBER[item.data_type].numpy,
-            tell=_TELL[item.kind],
+            tell=_COMPUTE[item.kind],
         )
         for item in config.batch_input
         for target in item.target_name
@@ -146,7 +146,7 @@ def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.gen
     return _item_shapes(shapes, dtype).reshape(-1)
 
 
-_TELL = {
+_COMPUTE = {
     0: _count_elements,
     1: _accumulate_counts,
     2: _accumulate_from_zero,

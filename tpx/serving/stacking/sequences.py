@@ -106,7 +106,7 @@ class SequenceStacking:
         shape = values[0][2].shape
         if not self._batched:
             return values[0][2]
-        array = nothing_of(state, (len(rows), *shape))
+        array = empty_state(state, (len(rows), *shape))
         for row, request, value in values:
             if value.shape != shape:
                 raise ExecutionError(
@@ -140,12 +140,12 @@ def value_of(state: SequenceState, request: InferRequest) -> Array:
     return kept.get(state.input_name, state.initial)
 
 
-def nothing_of(state: SequenceState, shape: Sequence[int]) -> Array:
+def empty_state(state: SequenceState, shape: Sequence[int]) -> Array:
     """Return the state for empty rows."""
     return np.full(shape, b"" if state.datatype.size == 0 else 0, state.datatype.numpy)
 
 
-def null_of(request: InferRequest) -> InferRequest:
+def null_request(request: InferRequest) -> InferRequest:
     """Return a request for an empty row: the inputs of another one in its batch, with zeros as values.
 
     Triton: InferenceRequest::CopyAsNull, whose values are uninitialized memory.
@@ -161,7 +161,7 @@ def _fill_empty_rows(batch: Batch) -> Batch:
     """Return the batch with requests in its empty rows too."""
     if not batch.empty:
         return batch
-    null = null_of(batch.requests[0])
+    null = null_request(batch.requests[0])
     return Batch([request or null for request in batch.by_row(batch.requests)])
 
 

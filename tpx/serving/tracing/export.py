@@ -22,7 +22,7 @@ _LIBRARY_LOG = "opentelemetry.exporter.otlp"
 _CLOSE_S = 5.0
 _FAILING_CLOSE_S = 1.0
 _CALLED_OFF_S = 1.0
-_TELL_EVERY = 1000
+_LOG_EVERY = 1000
 
 
 class SpanCollector(Protocol):
@@ -145,7 +145,7 @@ class SpanExport:
 
     def _count_dropped(self, count: int) -> None:
         """Log the first dropped trace, and then every thousandth."""
-        if self._dropped % _TELL_EVERY == 0:
+        if self._dropped % _LOG_EVERY == 0:
             log.warning(
                 "dropped a trace of %d spans: %d wait for '%s', bsp_max_queue_size is %d (%d before)",
                 count,

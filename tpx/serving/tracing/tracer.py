@@ -110,7 +110,7 @@ class Tracer:
     def __init__(self, start: TraceSetting, sink: TraceSink) -> None:
         self._start = start
         self._sink = sink
-        self.hears_callers = start.exports
+        self.accepts_callers = start.exports
         """True if callers can request a trace through headers."""
         self._ids = itertools.count(1)
         self._server = self._make_scope(start, TraceValues())
@@ -125,7 +125,7 @@ class Tracer:
     def sample(self, model: str, caller: Caller | None = None) -> Trace | None:
         """Return the trace of a request, None if it is not sampled and its caller does not trace it.
 
-        `caller` is given only if `hears_callers` is true.
+        `caller` is given only if `accepts_callers` is true.
         """
         trace = self._models.get(model, self._server).sample(self._ids, caller)
         if trace is not None:

@@ -1,4 +1,4 @@
-"""Telling what a file is by what is in it."""
+"""RowFlusher what a file is by what is in it."""
 
 import zipfile
 from pathlib import Path

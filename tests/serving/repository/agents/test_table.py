@@ -10,7 +10,7 @@ from tests.serving.installed import install
 from tests.serving.repository.agents.journal import Journal, asks_for
 from tests.serving.repository.controlled import controlled, play, write
 from tpx.errors import ConfigError, LoadError
-from tpx.serving.repository.agents.ownership import AGENTS, agent, whereabouts
+from tpx.serving.repository.agents.ownership import AGENTS, agent, locate_code
 
 NOWHERE = Path("/nowhere")
 _AGENT = """
@@ -31,7 +31,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_package_adds_an_agent(site: Path) -> None:
     install(site, "mine-agent", _AGENT, {AGENTS.group: {"mine": "mine_agent:Mine"}})
     assert type(agent("mine", NOWHERE)).__name__ == "Mine"
-    assert whereabouts("mine", NOWHERE) == "mine_agent"
+    assert locate_code("mine", NOWHERE) == "mine_agent"
 
 
 def test_a_broken_package_is_named_with_its_cause(site: Path) -> None:
@@ -47,10 +47,10 @@ def test_a_broken_package_is_named_with_its_cause(site: Path) -> None:
 def test_the_directory_stands_before_packages_and_ours_before_both(site: Path, journal: Journal) -> None:
     install(site, "mine-agent", _AGENT, {AGENTS.group: {"journal": "mine_agent:Mine"}})
     journal.add("checksum", "raise RuntimeError")
-    assert whereabouts("journal", journal.agents) == str(journal.agents / "journal" / "agent.py")
+    assert locate_code("journal", journal.agents) == str(journal.agents / "journal" / "agent.py")
     assert type(agent("journal", journal.agents)).__name__ == "RepositoryAgent"
     assert type(agent("checksum", journal.agents)).__name__ == "ChecksumAgent"
-    assert whereabouts("checksum", journal.agents) == "tpx.serving.repository.agents.checksum"
+    assert locate_code("checksum", journal.agents) == "tpx.serving.repository.agents.checksum"
 
 
 def test_every_load_has_an_agent_of_its_own(journal: Journal) -> None:
@@ -80,7 +80,7 @@ def test_a_broken_file_is_named_with_its_cause(journal: Journal, source: str, wh
 def test_a_name_is_no_path(journal: Journal, name: str) -> None:
     with pytest.raises(ConfigError, match="unable to find repository agent"):
         agent(name, journal.agents / "journal")
-    assert whereabouts(name, journal.agents) == ""
+    assert locate_code(name, journal.agents) == ""
 
 
 def test_a_library_of_tritons_is_told_to_be_one(journal: Journal) -> None:

@@ -48,7 +48,7 @@ spec.loader.exec_module(module)
 invoke_autoserialize(module, sys.argv[2])
 """
 _SERIALIZE_TIMEOUT_S = 120
-_TOLD_LINES = 3
+_ERROR_LINES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def serialize(module: Path, target: Path) -> None:
     except subprocess.TimeoutExpired as exc:
         raise LoadError(f"'{module}' was not serialized within {_SERIALIZE_TIMEOUT_S} s") from exc
     if done.returncode or not target.exists():
-        message = " ".join(done.stderr.strip().splitlines()[-_TOLD_LINES:])
+        message = " ".join(done.stderr.strip().splitlines()[-_ERROR_LINES:])
         raise LoadError(f"'{module}' cannot be serialized: {message or f'exit status {done.returncode}'}")
 
 

@@ -18,7 +18,7 @@ from tpx.serving.stacking.sequences import (
     ControlTensor,
     SequenceStacking,
     SequenceState,
-    nothing_of,
+    empty_state,
     value_of,
 )
 
@@ -50,7 +50,7 @@ class SequenceTensors:
         """Return the inputs of an empty row in the batch of `request`."""
         shapes = [value_of(state, request).shape for state in self.states]
         return self._make_tensors(
-            None, [nothing_of(state, shape) for state, shape in zip(self.states, shapes, strict=True)]
+            None, [empty_state(state, shape) for state, shape in zip(self.states, shapes, strict=True)]
         )
 
     def _make_tensors(self, request: InferRequest | None, states: Sequence[Any]) -> list[Tensor]:

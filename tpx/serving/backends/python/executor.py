@@ -25,7 +25,7 @@ from tpx.serving.batch import Batch
 from tpx.serving.host import Host
 from tpx.serving.request import InferRequest, RequestTrace
 from tpx.serving.stacking.base import Stacking
-from tpx.serving.stacking.sequences import null_of
+from tpx.serving.stacking.sequences import null_request
 
 log = logging.getLogger(__name__)
 
@@ -279,7 +279,7 @@ class PythonExecutor:
         self._numbers += 1
         added = self._sequences.added_to_null(request)
         encode_null(self._numbers, request.head, added, parts)
-        connection.add_tensors(parts, [*null_of(request).buffers, *[tensor.data for tensor in added]])
+        connection.add_tensors(parts, [*null_request(request).buffers, *[tensor.data for tensor in added]])
 
     def _fail_unsent(self, batch: HeldBatch, why: str) -> None:
         batch.fail(why)

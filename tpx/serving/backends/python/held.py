@@ -99,7 +99,7 @@ class HeldBatch:
         self._apart[request] = request.head.batch_size if error is None else 0
         self._left -= 1
 
-    def comes_again(self, request: InferRequest) -> None:
+    def mark_rescheduled(self, request: InferRequest) -> None:
         """Note that the model rescheduled a request: it is not answered with this batch."""
         self._again.append(request)
         if request.sequence is not None:
@@ -239,7 +239,7 @@ class Held:
         elif response == frames.AGAIN:
             self.request.head = self.head
             self._end_request()
-            self._owner.comes_again(self.request)
+            self._owner.mark_rescheduled(self.request)
 
     def responded(self, response: InferResponse | int | None, *, final: bool) -> None:
         """Handle a response sent by a response sender."""

@@ -127,7 +127,7 @@ class ModelCalls:
         flags = frames.FINAL if response.final else 0
         if response.error is not None:
             self._send_reply(number, flags, error_entry(response.error.message, code_number(response.error)))
-        elif decoupled and not response.says_something:
+        elif decoupled and not response.has_content:
             self._send_reply(number, flags | frames.EMPTY, [])
         else:
             outputs = response.outputs

@@ -56,7 +56,7 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
     raise ConfigError(unknown(AGENTS, name, fault, names))
 
 
-def whereabouts(name: str, directory: Path) -> str:
+def locate_code(name: str, directory: Path) -> str:
     """Return the file or module of an agent, or "". Raises LoadError if two packages provide it."""
     file = _find_agent_file(name, directory, "agent.py")
     if file is not None:
