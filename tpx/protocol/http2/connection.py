@@ -187,15 +187,15 @@ class Http2Connection(BufferedReader):
         self.transport.hold()  # write the responses to all frames of this read together
         try:
             fresh = not self._pending
-            if not fresh:
-                self._pending += data
-                data, self._pending, self._missing = bytes(self._pending), bytearray(), 0
+            rest = 0 if fresh else self._size_of_cut_data(len(data))
+            if not (fresh or rest):
+                data, self._pending, self._missing = b"".join((self._pending, data)), bytearray(), 0
             self._limited = self._turns is not None and len(data) > UNLIMITED_BYTES
             if self._limited:
                 self._begin_turn(len(data))
             else:
                 self._turn_ends = math.inf
-            at = self._role.begin_read(data)
+            at = self._finish_cut_data(data, rest) if rest else self._role.begin_read(data)
             if at < 0:
                 self._pending += data
             elif at < len(data) and not self.closed:
@@ -326,6 +326,26 @@ class Http2Connection(BufferedReader):
                 break
         if at < end and not self.closed:
             self._pending = bytearray(memoryview(data)[at:])
+
+    def _size_of_cut_data(self, size: int) -> int:
+        """Return the bytes that the last read left of a DATA frame, if the next `size` complete it.
+
+        Returns 0 for anything else, which must be joined with what was left.
+        """
+        if len(self._pending) != HEADER_BYTES:
+            return 0
+        high, low, kind, flags, _ = header_at(self._pending, 0)
+        length: int = high << 16 | low
+        return length if kind == DATA and not flags & PADDED and length <= size else 0
+
+    def _finish_cut_data(self, data: bytes, length: int) -> int:
+        """Handle the rest of a DATA frame, `length` bytes at the start of `data`; return its end."""
+        _, _, _, flags, stream_id = header_at(self._pending, 0)
+        self._pending, self._missing = bytearray(), 0
+        self._role.begin_read(b"")
+        self.received(length)
+        self._handle_data(stream_id & MAX_STREAM_ID, flags, data, 0, length)
+        return length
 
     def _defer_if_needed(self, kind: int, flags: int, length: int) -> bool:
         """Defer the rest of a read if the peer does not read or this connection's turn is over, after a
