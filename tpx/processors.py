@@ -25,7 +25,7 @@ def usable_processors(limit: Path = _LIMIT) -> float:
 
 
 def processor_name() -> str:
-    """Return the name of the processor, or its architecture if the system does not tell the name."""
+    """Return the name of the processor, or its architecture if the system does not report one."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -22,7 +22,7 @@ LOOKS = ((0.1, 0.1), (0.3, 0.2), (1.0, 0.7))
 stop a very bad release soon.
 """
 HANGING_S = 2.0
-"""Least time without a response after which requests in flight count as hanging."""
+"""Minimum time without a response after which requests in flight count as hanging."""
 SETTLING_S = 1.0
 """Time before the comparison: the first requests to a new server open connections and fill caches."""
 PERCENTILES = (99.0, 95.0, 90.0, 50.0)

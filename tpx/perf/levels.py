@@ -173,7 +173,7 @@ class Share:
     def part_in_turn(self, total: int, senders: int = 0) -> int:
         """Return this worker's part of `total` requests that `senders` send in turn.
 
-        The things are split among the workers, too; 0 means one per worker.
+        The senders are split among the workers, too; 0 means one per worker.
         """
         senders = senders or self.of
         return total // senders * self.part(senders) + self.part(total % senders)
