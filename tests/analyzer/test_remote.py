@@ -193,7 +193,7 @@ def test_a_remote_server_that_disappears_interrupts_the_run_and_resume_goes_on(
     out, err = process.communicate(timeout=150)
     assert process.returncode == 1, err
     assert "no longer responds" in out
-    assert "--resume goes on" in out
+    assert "continue with --resume" in out
     assert (tmp_path / "report.html").is_file()
     before = measured(tmp_path)
     assert len(before) < 3
