@@ -49,6 +49,15 @@ def test_bfloat16_may_stand_beside_other_numbers(tmp_path: Path) -> None:
     assert (out["y"].tolist(), out["z"].tolist()) == ([[1.0, -3.0]], [[2**62]])
 
 
+def test_a_bfloat16_scalar_has_no_dimension(tmp_path: Path) -> None:
+    axes = numpy_helper.from_array(np.array([0]), "axes")
+    model = graph(
+        [node("Unsqueeze", ["x", "axes"], ["y"])], [value("x", "BF16")], [value("y", "BF16", 1)], [axes]
+    )
+    onnx_files.save(model, tmp_path / "model.onnx")
+    assert run(tmp_path, x=np.array([0x3F80], dtype=np.uint16))["y"].tolist() == [0x3F80]
+
+
 def test_an_input_passed_through_beside_bfloat16_is_a_copy(tmp_path: Path) -> None:
     model = graph(
         [node("Identity", ["x"], ["y"])],

@@ -192,7 +192,7 @@ class ValueExecutor:
         kept = []  # keeps arrays alive: bfloat16 values point into them
         try:
             for name, array in inputs.items():
-                kept.append(np.ascontiguousarray(array))
+                kept.append(np.asarray(array, order="C"))  # which leaves scalars without a dimension
                 values.push_back(self._make_value(name, kept[-1]))
             self.session.run_with_ortvaluevector(
                 self._options,

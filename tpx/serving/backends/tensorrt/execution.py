@@ -113,7 +113,7 @@ class EngineExecutor:
 
     def execute(self, inputs: Arrays) -> Arrays:
         given = {
-            name: np.ascontiguousarray(to_model(array, self._inputs[name])) for name, array in inputs.items()
+            name: np.asarray(to_model(array, self._inputs[name]), order="C") for name, array in inputs.items()
         }
         shapes = {name: array.shape for name, array in given.items()}
         profile = suiting(self._facts, self._profiles, shapes, self._model)
