@@ -95,6 +95,9 @@ class PaceSpec:
         "the latency of 1 to 4 requests in flight contains no client wake-up",
         parse=_poll,
     )
+    self_test: bool = option(
+        False, "measure how fast this machine can send, against a server that does nothing, and exit"
+    )
 
     def __post_init__(self) -> None:
         """Raise UsageError for a value that is out of range or belongs to other arrivals."""

@@ -170,7 +170,7 @@ def _iter_comparison_rules() -> Iterator[OptionRule]:
 # in order: the message of the first rule that is broken is the one that the user sees
 RULES: tuple[OptionRule, ...] = (
     OptionRule(
-        lambda s: not (s.target.model or s.target.models),
+        lambda s: not (s.pace.self_test or s.target.model or s.target.models),
         "Failed to parse -m (model name). The value must be specified.",
     ),
     OptionRule(
