@@ -417,10 +417,10 @@ def test_three_replicas_serve_nearly_three_times_as_much_as_one(net: Network, mo
             wait_until(f"{count} serve", lambda expected=count: len(ready()) == expected)
             with traffic(model="sleeping", threads=12, pause_s=0.0) as load:
                 time.sleep(8)
+                answered.append(len(load.requests))  # without those that are in flight at the end
             assert load.failed == []
-            answered.append(len(load.requests))
         log.info("3 replicas: %.2f times as much as one", answered[1] / answered[0])
-        # 2.9 was measured on a quiet machine; a busy one must still show that all three work
+        # 3.0 was measured on an idle machine; a busy one must still show that all three work
         assert answered[1] > 2 * answered[0]
     finally:
         assert tpx("down").returncode == 0
