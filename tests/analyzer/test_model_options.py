@@ -92,7 +92,7 @@ def test_models_of_the_command_line_keep_the_settings_of_the_file(tmp_path: Path
         ("a:\n    parameters: {concurrency: x}", "a.parameters.concurrency: expected an integer, got 'x'"),
         ("a:\n    objectives: [perf_throughputt]", "unknown metric 'perf_throughputt' .did you mean"),
         ("a:\n    objectives: {perf_throughput: 0}", "the weight of an objective must be above 0"),
-        ("a:\n    constraints: {perf_throughput: {max: 4}}", "it takes min"),
+        ("a:\n    constraints: {perf_throughput: {max: 4}}", "use min"),
         ("a:\n    constraints: {perf_latency_p99: 4}", "expected min or max as"),
         ("a:\n    constraints: {perf_latency_p99: {most: 4}}", "expected min or max, got most"),
         ("a:\n    constraints: {perf_latency_p99: {max: 0}}", "must be above 0, not 0"),
@@ -141,7 +141,7 @@ def test_goals_may_stand_on_the_command_line() -> None:
     ("words", "message"),
     [
         (["--constraints", "perf_latency_p99"], "expected METRIC<=LIMIT or METRIC>=LIMIT"),
-        (["--constraints", "perf_latency_p99>=4"], "it takes max"),
+        (["--constraints", "perf_latency_p99>=4"], "use max"),
         (["--objectives", "{perf_throughput"], "not YAML"),
         (["--triton-server-flags", "4"], "expected options as"),
     ],
