@@ -77,33 +77,6 @@ def test_requests_that_come_while_an_answer_is_made_share_the_next_one() -> None
     asyncio.run(scene())
 
 
-def test_others_run_between_the_requests_that_share_an_answer() -> None:
-    continued = list[int]()
-
-    async def scene() -> None:
-        others = 0
-
-        def other() -> None:
-            nonlocal others
-            others += 1
-            asyncio.get_running_loop().call_soon(other)
-
-        async def ask() -> None:
-            await coalesced.get()
-            continued.append(others)
-
-        answers = Answers()
-        coalesced = Coalesced(answers.make)
-        waiting = [asyncio.create_task(ask()) for _ in range(50)]
-        await turns()
-        other()
-        answers.gate.release()
-        await asyncio.gather(*waiting)
-
-    asyncio.run(scene())
-    assert len(set(continued)) == 50
-
-
 def test_a_request_that_is_cancelled_leaves_the_answer_to_the_others() -> None:
     async def scene() -> None:
         answers = Answers()

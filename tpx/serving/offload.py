@@ -91,24 +91,19 @@ async def in_steps(pieces: Iterable[_T], clock: Callable[[], float] = time.perf_
 class Coalesced(Generic[_T]):
     """Produces a response once for all requests that wait for it.
 
-    Requests that arrive meanwhile get the next one, which covers everything before them. Only one request
-    continues per iteration of the event loop: each sends the response, which may be large.
+    Requests that arrive meanwhile get the next one, which covers everything before them.
     """
 
     def __init__(self, make: Callable[[], Coroutine[object, object, _T]]) -> None:
         self._make = make
         self._making = asyncio.Lock()
-        self._handing_out = asyncio.Lock()
         self._next: asyncio.Task[_T] | None = None
 
     async def get(self) -> _T:
         """Return a response whose production began after this call. Raises its exception."""
         if self._next is None:
             self._next = asyncio.create_task(self._make_next())
-        made = await asyncio.shield(self._next)
-        async with self._handing_out:
-            await asyncio.sleep(0)
-        return made
+        return await asyncio.shield(self._next)
 
     async def _make_next(self) -> _T:
         async with self._making:

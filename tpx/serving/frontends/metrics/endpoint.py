@@ -1,5 +1,6 @@
 """GET /metrics: the page, and the families of the response cache and of custom metrics."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
@@ -81,6 +82,7 @@ class MetricsFrontend:
         self._models = models
         self._sources = sources
         self._page = Coalesced(self._make_page)
+        self._sending = asyncio.Lock()
 
     def serve(self, request: HttpRequest) -> None:
         """Answer with the page. / redirects to it; any other path is an empty page, as in Triton."""
@@ -94,7 +96,10 @@ class MetricsFrontend:
             self._plane.tasks.start(answer_when_done(request, self._answer_page(request)))
 
     async def _answer_page(self, request: HttpRequest) -> None:
-        request.respond(200, _TEXT, (await self._page.get(),))
+        page = await self._page.get()
+        async with self._sending:  # one per iteration: many may wait for the same page, which can be large
+            request.respond(200, _TEXT, (page,))
+            await asyncio.sleep(0)
 
     async def _make_page(self) -> bytes:
         """Render all families as text."""
