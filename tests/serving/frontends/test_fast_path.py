@@ -15,7 +15,7 @@ from tests.serving.onnx_files import doubling, graph, node, value, write_model
 from tpx.errors import Cancelled
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.dataplane import UnscheduledPath
+from tpx.serving.dataplane import RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.inference import KnownHead, Replies
 from tpx.serving.request import InferRequest, RequestHead
 from tpx.serving.tracing.flags import trace_flag
@@ -185,6 +185,9 @@ class WaitingHead(KnownHead[Waiting, list[bytes]]):
 
     def answer(self, exchange: Waiting, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
         exchange.answer.set_result([bytes(data) for data in outputs])
+
+    def answered(self, context: Waiting, response: RemoteResponse, payload: Buffer) -> None:
+        raise AssertionError("nothing is sent to another process")
 
 
 def test_a_gathered_request_whose_client_left_is_cancelled_on_the_regular_path(live: Live) -> None:

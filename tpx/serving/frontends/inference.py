@@ -4,6 +4,7 @@ A client that repeats a request sends the same head in front of different tensor
 validated once; later requests look it up by its bytes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -72,7 +73,7 @@ class Replies(Generic[E, Encoded]):
             self.fail_internally(exchange, exc)
 
 
-class KnownHead(Generic[E, Encoded]):
+class KnownHead(ABC, Generic[E, Encoded]):
     """A remembered head and the fast path for its requests. Implements RemoteAnswers."""
 
     __slots__ = ("_replies", "fast", "head", "quick", "remote")
@@ -118,13 +119,13 @@ class KnownHead(Generic[E, Encoded]):
         """Return a request that was sent to another process."""
         return InferRequest(self.head, [], self._replies.reply, context)
 
+    @abstractmethod
     def answer(self, exchange: E, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
         """Respond with outputs computed on the fast path."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answered(self, context: E, response: RemoteResponse, payload: Buffer) -> None:
         """Respond with the outputs in `payload`."""
-        raise NotImplementedError
 
 
 def _wait() -> None:
