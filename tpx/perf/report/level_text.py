@@ -1,4 +1,4 @@
-"""One level as perf_analyzer prints it, what tpx adds, and `--explain`: formulas with their numbers."""
+"""One level as perf_analyzer prints it, and what tpx adds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
