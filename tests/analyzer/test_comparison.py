@@ -21,7 +21,7 @@ from tpx.analyzer.results.journal import (
 from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range, Variant
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
-from tpx.perf.compare import Strictness
+from tpx.perf.options.measuring import Strictness
 
 FACTOR = {"m_config_default": 1.0, "m_config_0": 1.5}
 RATES = (1000.0, 1010.0, 990.0, 1005.0)
@@ -163,7 +163,7 @@ def test_the_gate_fails_with_five_only_where_something_became_worse(
         ([], "takes two runs, got 0"),
         (["{a}", "/nowhere/at/all"], "no run found"),
         (["{a}", "{a}", "--alpha=0.7"], "--alpha. The value must be in range (0, 0.5)"),
-        (["{a}", "{a}", "--min-effect=200%"], "--min-effect"),
+        (["{a}", "{a}", "--min-effect=-1%"], "--min-effect"),
         (["{a}", "{a}", "--json=/nowhere/at/all.json"], "cannot write"),
         (["{a}", "{other}"], "no configuration in common under the same load"),
     ],

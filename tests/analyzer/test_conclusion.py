@@ -379,6 +379,19 @@ def test_a_gain_between_different_loads_names_them_and_tells_what_is_left_at_equ
     )
 
 
+def test_a_default_that_misses_a_limit_at_one_load_counts_where_it_keeps_it() -> None:
+    goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
+    default = at_load(variant("default", [150, 151, 149], p99_ms=[3.0, 20.0, 20.0]), 4, {2: 110.0})
+    (searched, other) = default.measurements
+    kept = replace(other, latency=Latency(p99_ns=5_000_000))
+    default = replace(default, measurements=(searched, kept))
+    found = verdict(default, variant("0", [70, 71, 72], p99_ms=[5.0, 5.1, 5.2]), goals=goals)
+    assert found.default is not None
+    assert found.default.figures is kept
+    assert "the default configuration is best: 110 infer/s" in found.sentence
+    assert "misses it" not in found.sentence
+
+
 def test_a_variant_that_surely_is_as_good_as_the_default_is_tied_with_it() -> None:
     found = verdict(variant("default", [100, 101, 99], instances=2), variant("0", [101, 101, 100]))
     assert found.finding is Finding.TIED

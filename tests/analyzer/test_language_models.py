@@ -46,10 +46,9 @@ def test_an_inference_has_its_joules_and_its_price() -> None:
 
 def test_flags_of_genai_perf_are_those_of_tpx_perf() -> None:
     asked = language_model({"url": ("host:9000",), "endpoint-type": ("completions",), "streaming": ("true",)})
-    assert asked.endpoint == "v1/completions"
-    assert asked.values == {"url": "host:9000"}
-    assert language_model({}).endpoint == "v1/chat/completions"
-    assert language_model({"endpoint": ("v2/chat",), "endpoint-type": ("chat",)}).endpoint == "v2/chat"
+    assert asked == {"endpoint": "v1/completions", "url": "host:9000"}
+    assert language_model({}) == {"endpoint": "v1/chat/completions"}
+    assert language_model({"endpoint": ("v2/chat",), "endpoint-type": ("chat",)}) == {"endpoint": "v2/chat"}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx import examples
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.measuring import MeasurementSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.profile import ModelPlanned, Profile
@@ -25,7 +26,7 @@ from tpx.cli.analyze import SearchProgress, main
 from tpx.cli.analyze_plan import PlanningRunner, outlook, pace_of, repetitions
 from tpx.options import build
 
-PACE = pace_of(interval_ms=1000, max_windows=10, limit_s=600)
+PACE = pace_of(MeasurementSpec())
 
 
 def planned(tmp_path: Path, **options: Any) -> Run:
@@ -65,7 +66,7 @@ def test_a_run_tells_before_it_measures_what_its_plan_counts(
             progress.observe(event)
     assert capsys.readouterr().err == (
         "alexnet: at most 12 measurements of 3 configurations and 15 final repetitions, "
-        f"32 s if each is stable at once, 1 min 37 s if none ever is{end}\n"
+        f"32 s if each is stable at once, 47 s if none ever is{end}\n"
     )
 
 
@@ -118,11 +119,12 @@ def test_both_ways_to_a_plan_warn_and_check_the_export_path(
     assert told.out.startswith("add_sub cannot be profiled: batch size 999 left out: max_batch_size is")
 
 
-def test_a_measurement_takes_one_window_at_least_and_three_at_most() -> None:
-    assert (PACE.stable_ns, PACE.longest_ns) == (1_200_000_000, 3_600_000_000)
-    short = pace_of(interval_ms=1000, max_windows=10, limit_s=3)
-    assert (short.stable_ns, short.longest_ns) == (1_200_000_000, 3_000_000_000)
-    assert pace_of(interval_ms=1000, max_windows=1, limit_s=600).stable_ns == 1_200_000_000
+def test_a_measurement_takes_one_window_at_least_and_two_at_most() -> None:
+    assert (PACE.stable_ns, PACE.longest_ns) == (1_200_000_000, 2_400_000_000)
+    short = pace_of(MeasurementSpec(perf_analyzer_timeout=2))
+    assert (short.stable_ns, short.longest_ns) == (1_200_000_000, 2_000_000_000)
+    assert pace_of(MeasurementSpec(max_trials=1)).stable_ns == 1_200_000_000
+    assert pace_of(MeasurementSpec(max_trials=5)).longest_ns == 6_000_000_000
 
 
 @pytest.mark.e2e

@@ -21,7 +21,7 @@ from tpx.analyzer.variants import ModelFacts, OutputRepository
 from tpx.analyzer.verdict import Finding, judge
 from tpx.errors import UsageError
 from tpx.options import build
-from tpx.perf.compare import Strictness
+from tpx.perf.options.measuring import Strictness
 
 BATCHING = {**ALEXNET, "name": "b", "max_batch_size": 8, "dynamic_batching": {}}
 ENSEMBLE: dict[str, Any] = {

@@ -10,9 +10,10 @@ from tests.serving.onnx_files import busy, write_model
 from tpx.cli.perf import IN_PROCESS
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import from_argv
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 
 
 @pytest.fixture(scope="module")

@@ -130,3 +130,10 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_the_module_runs_as_the_command() -> None:
     done = tpx("--version")
     assert (done.returncode, done.stdout) == (0, f"tpx {__version__}\n")
+
+
+@pytest.mark.parametrize("words", ["perf --help", "serve no.onnx", "perf -m net -u localhost:1"])
+def test_closed_streams_are_no_error(words: str) -> None:
+    command = f"exec {sys.executable} -m tpx {words} <&- >&- 2>&-"
+    done = subprocess.run(command, shell=True, env=environment(), timeout=120, check=False)
+    assert done.returncode == {"perf --help": 0, "serve no.onnx": 1}.get(words, 99)

@@ -44,6 +44,16 @@ WRONG = [
         ["--http-use-ssl", f"--http-server-cert={__file__}", f"--http-server-key={__file__}"],
         "cannot use the http certificate",
     ),
+    (["--load-model=net"], "Use of '--load-model' requires setting '--model-control-mode=explicit'"),
+    (
+        ["--model-control-mode=explicit", "--load-model=*", "--load-model=net"],
+        "Wildcard model name '*' must be the ONLY startup model if specified at all.",
+    ),
+    (["--model-control-mode=explicit", "--load-model=absent"], "failed to load all models: absent"),
+    (["--model-control-mode=always"], "expected one of: none, poll, explicit"),
+    (["--model-config-name="], "empty argument for --model-config-name"),
+    (["--model-config-name=a b"], "no spaces and no slashes"),
+    (["--model-config-name=../a"], "no spaces and no slashes"),
     (["--http-address=no.such.host.invalid"], "Socket 'no.such.host.invalid:"),
     (["--http-address=192.0.2.1"], "Socket '192.0.2.1:"),
 ]

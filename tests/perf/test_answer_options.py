@@ -69,7 +69,8 @@ def test_without_a_range_objectives_are_searched_from_one_upwards() -> None:
         (["--slo-confidence", "1"], "Failed to parse --slo-confidence. The value must be in range (0.5, 1)."),
         (["--alpha", "0"], "Failed to parse --alpha. The value must be in range (0, 0.5)."),
         (["--min-effect", "x"], "Invalid value provided: x (expected a share such as 2% or 0.02)"),
-        (["--min-effect", "100%"], "Failed to parse --min-effect. The value must be >= 0% and below 100%."),
+        (["--min-effect", "3"], "Invalid value provided: 3 (write 3% or 300%)"),
+        (["--min-effect", "nan"], "Failed to parse --min-effect. The value must be >= 0%."),
         (["--ab", "a:1"], "--ab compares from two to 26 servers: --ab URL1 URL2"),
         (["--ab", "a:1", "--ab", "b:1", "--slo", "p99<1s"], "--ab compares servers at given loads"),
         (["--slo-confidence", "0.9"], "--slo-confidence requires --slo"),
@@ -89,8 +90,9 @@ def test_bad_values_have_their_message(words: list[str], text: str) -> None:
 
 def test_shares_are_percent_or_fractions() -> None:
     servers = ("--ab", "a:1", "--ab", "b:1")
-    assert parse(*servers, "--min-effect", "3%").comparing.min_effect == pytest.approx(0.03)
-    assert parse(*servers, "--min-effect", "0.05").comparing.min_effect == pytest.approx(0.05)
+    assert parse(*servers, "--min-effect", "3%").strictness.min_effect == pytest.approx(0.03)
+    assert parse(*servers, "--min-effect", "0.05").strictness.min_effect == pytest.approx(0.05)
+    assert parse(*servers, "--min-effect", "300%").strictness.min_effect == pytest.approx(3)
 
 
 OK, UNSTABLE, ERRORS, BOUND = Verdict.OK, Verdict.UNSTABLE, Verdict.ERRORS, Verdict.CLIENT_BOUND

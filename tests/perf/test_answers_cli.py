@@ -173,7 +173,6 @@ def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
         (["--collect-metrics"], "--collect-metrics applies to levels of one server"),
         (["--dry-run"], "--dry-run looks at one server"),
         (["--require-stable"], "--require-stable has no say"),
-        (["--ci-width", "2%"], "--ci-width has no say"),
         (["-s", "5"], "-s has no say"),
         (["-r", "3"], "-r has no say"),
         (["-l", "20"], "-l applies to levels of one server"),

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.perf.conftest import make_level
+from tests.perf.conversing import Request, conversing
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.perf import PROXIES, exit_status, main
@@ -290,6 +291,16 @@ def test_a_port_of_something_else_is_asked_about(capfd: pytest.CaptureFixture[st
     assert f"(is {url} its HTTP port?)" in capfd.readouterr().err
 
 
+def test_an_error_without_a_message_is_told_by_its_status(capfd: pytest.CaptureFixture[str]) -> None:
+    async def overloaded(_: Request, writer: asyncio.StreamWriter) -> bool:
+        writer.write(b"HTTP/1.1 503 Overloaded\r\ncontent-length: 0\r\n\r\n")
+        return True
+
+    with conversing(overloaded) as url:
+        assert main([*QUICK, "-u", url]) == 99
+    assert capfd.readouterr().err == "Error: failed to get server metadata: HTTP 503: (no message)\n"
+
+
 def test_results_that_find_a_full_disk_end_the_run_with_a_line() -> None:
     code = "import sys; from tpx.cli.perf import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, *QUICK, "--request-count", "1"]
@@ -301,6 +312,15 @@ def test_results_that_find_a_full_disk_end_the_run_with_a_line() -> None:
         99,
         "Error: cannot write to stdout: No space left on device\n",
     )
+
+
+def test_a_full_disk_names_every_file_that_it_cost(capfd: pytest.CaptureFixture[str]) -> None:
+    with http_server(Behaviour()) as url, Path("/dev/full").open("w") as device:
+        full = f"/proc/self/fd/{device.fileno()}"
+        assert main([*QUICK, "-u", url, "--request-count", "1", "--json", "/dev/full", "--jsonl", full]) == 99
+    said = capfd.readouterr().err
+    for path in ("/dev/full", full):
+        assert f"cannot write {path}: No space left on device" in said
 
 
 def started(url: str, *words: str) -> subprocess.Popen[str]:

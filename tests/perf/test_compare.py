@@ -1,6 +1,7 @@
 """Two runs of the same server do not differ; a slower one is found."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,27 +13,28 @@ from tpx.errors import UsageError
 from tpx.perf.compare import (
     Comparison,
     Difference,
-    Strictness,
+    SavedLevel,
     compare,
     difference_json,
     read_levels,
     settled,
 )
 from tpx.perf.levels import Level
+from tpx.perf.options.measuring import Strictness
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.summaries import Batches, cut
+from tpx.perf.statistics.summaries import cut
 
 RULES = LevelSettings(rule="ci", interval_ms=1000, max_windows=8)
 LEVEL = Level("concurrency", 4)
 
 
-def run_of(seed: tuple[int, ...], slower: float = 1.0, levels: int = 1) -> dict[str, Batches]:
+def run_of(seed: tuple[int, ...], slower: float = 1.0, levels: int = 1) -> dict[str, SavedLevel]:
     found = {}
     for i in range(levels):
         rows = noisy_rows(np.random.default_rng((*seed, i)), 9, slower=slower)
         estimates = measured(rows, LEVEL, RULES).estimates
         assert estimates is not None
-        found[f"concurrency {i + 1}"] = estimates.batches
+        found[f"concurrency {i + 1}"] = SavedLevel(batches=estimates.batches)
     return found
 
 
@@ -110,7 +112,7 @@ def test_a_file_that_is_something_else_is_refused(document: Any, reason: str) ->
 def test_hardly_any_requests_are_not_compared_and_that_is_said() -> None:
     full = run_of((5, 1))
     few = cut(np.array([10**9, 2 * 10**9]), np.array([10**6, 10**6]), np.ones(2, bool), (0, 3 * 10**9))
-    comparison = compare({"concurrency 1": few}, full, Strictness())
+    comparison = compare({"concurrency 1": SavedLevel(batches=few)}, full, Strictness())
     assert (comparison.differences, comparison.too_few) == ((), ("concurrency 1",))
     assert comparison.left_out == ("fewer than 10 requests in one of the runs: concurrency 1",)
 
@@ -127,6 +129,38 @@ def test_a_load_that_was_measured_several_times_is_compared_as_often() -> None:
     }
     level = {"mode": "concurrency", "value": 4, "batches": batches}
     run = read_levels({"schema": 1, "levels": [level, level | {"value": 8}, level, level]}, "a.json")
-    assert list(run) == ["concurrency 4", "concurrency 8", "concurrency 4 (2)", "concurrency 4 (3)"]
+    assert list(run) == ["concurrency 4", "concurrency 4 (2)", "concurrency 4 (3)", "concurrency 8"]
     found = compare(run, run, Strictness())
     assert len(found.differences) == 3 * len(run)
+
+
+def test_a_comparison_shows_the_figures_that_the_reports_of_the_runs_show() -> None:
+    batches = {
+        "start_ns": 0,
+        "end_ns": 10**9,
+        "requests": "100 120",
+        "failed": "0 0",
+        "latency_sum_ns": "5000 5000",
+        "bins": "640",
+        "histogram": ["100", "120"],
+    }
+    level = {
+        "mode": "concurrency",
+        "value": 4,
+        "batch_size": 8,
+        "batches": batches,
+        "throughput": {"value": 1760.0},
+        "latency_us": {"p50": 1.5, "p99": 2.5},
+    }
+    run = read_levels({"schema": 1, "levels": [level | {"value": 8}, level]}, "a.json")
+    assert list(run) == ["concurrency 4", "concurrency 8"]
+    found = compare(run, run, Strictness()).differences[:3]
+    assert [(d.figure, d.before, d.after) for d in found] == [
+        ("throughput", 1760.0, 1760.0),
+        ("p50", 1500.0, 1500.0),
+        ("p99", 2500.0, 2500.0),
+    ]
+    alone = compare(
+        {"a": replace(run["concurrency 4"], figures={})}, {"a": run["concurrency 4"]}, Strictness()
+    )
+    assert alone.differences[0].before == 1760.0

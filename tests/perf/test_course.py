@@ -11,8 +11,9 @@ from tests.perf.servers import Behaviour, http_server
 from tpx.cli.perf import main
 from tpx.errors import UsageError
 from tpx.options import from_argv
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 
 
 def parse(*words: str) -> SessionSpec:
@@ -68,11 +69,6 @@ def test_labels_go_into_the_json(tmp_path: Path) -> None:
         ),
         ("--labels a", "Failed to parse --labels. The value 'a' does not match <key=value>."),
         ("--labels a=1 --labels a=2", "--labels: a key is given more than once"),
-        ("--ci-width 0", "Failed to parse --ci-width. The value must be above 0% and below 100%."),
-        (
-            "--ci-width 2% --stability pa",
-            "--ci-width requires --stability ci: --stability pa has no intervals",
-        ),
         (
             "-i grpc --streaming --periodic-concurrency-range 1:4",
             "Must provide --profile-export-file when using the --periodic-concurrency-range option.",
@@ -81,8 +77,3 @@ def test_labels_go_into_the_json(tmp_path: Path) -> None:
 )
 def test_a_bad_value_gets_its_message(words: str, text: str) -> None:
     assert message(*words.split()) == text
-
-
-def test_the_width_of_intervals_is_the_rule_of_intervals() -> None:
-    settings = parse("--ci-width", "2%").level_settings
-    assert (settings.rule, settings.stability) == ("ci", 0.02)

@@ -5,8 +5,8 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tests.perf.noise import MEAN_S, wandering
-from tpx.perf.compare import Strictness
 from tpx.perf.in_turns import Figures, Rounds, differences, figures_of, turns
+from tpx.perf.options.measuring import Strictness
 
 ROUNDS = 12
 BLOCK = 500

@@ -13,10 +13,11 @@ from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import LoadRequest, open_load
 from tpx.perf.loads.rate import RateLoad
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 from tpx.perf.session import Session
 
 SERVERS = {"http": http_server, "grpc": grpc_server}

@@ -54,7 +54,7 @@ def test_two_reports_cannot_share_a_file(tmp_path: Path) -> None:
     ("words", "shows"), [((), True), (("--no-live",), False), (("--live=false",), False)]
 )
 def test_the_terminal_may_be_kept_quiet(words: tuple[str, ...], shows: bool) -> None:
-    assert config(*words).output.shows_live is shows
+    assert config(*words).output.live is shows
 
 
 PLACES = {

@@ -11,10 +11,11 @@ from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.levels import Level
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 from tpx.perf.session import Session
 from tpx.protocol import messages
 

@@ -67,3 +67,8 @@ def read(page: str) -> Reader:
 def pdf_text(path: Path) -> str:
     """Return the text of all pages, as a reader would copy it."""
     return "\n".join(page.extract_text() for page in PdfReader(path).pages)
+
+
+def pdf_pages(path: Path) -> int:
+    """Return the number of pages."""
+    return len(PdfReader(path).pages)

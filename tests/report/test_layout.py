@@ -1,6 +1,8 @@
 """Charts within their frames: nothing outside, nothing on top of another."""
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 
@@ -51,6 +53,18 @@ def test_texts_of_an_axis_do_not_touch(*, compact: bool) -> None:
     assert 4 <= len(shown) < 21
     for before, after in pairwise(shown):
         assert after.at - before.at > (len(before.label) + len(after.label)) * CHAR_WIDTH_PX / 2
+
+
+@pytest.mark.parametrize("size", ["tall", "low", "half"])
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_last_text_of_an_axis_is_within_the_drawing(
+    size: Literal["tall", "low", "half"], *, compact: bool
+) -> None:
+    scale = Scale(low=0, high=125_000, logarithmic=False, marks=(0.0, 125_000.0))
+    drawing = lay_out(replace(chart(line(1, 2), x=Axis(title="x", scale=scale)), size=size), compact=compact)
+    last = drawing.x_ticks[-1]
+    assert last.label == "125,000"
+    assert last.at + len(last.label) * CHAR_WIDTH_PX / 2 <= drawing.frame.width
 
 
 def test_a_label_at_the_left_end_does_not_cover_the_axis() -> None:

@@ -49,10 +49,12 @@ class ConfigChange:
         """Unified diff; empty if nothing changes."""
         if self.before == self.after:
             return ""
-        old, new = (_split_lines(text or "") for text in (self.before, self.after))
-        was, becomes = (
-            str(self.path) if text is not None else os.devnull for text in (self.before, self.after)
-        )
+        texts = (self.before, self.after)
+        old, new = ((text or "").splitlines(keepends=True) for text in texts)
+        for lines in (old, new):
+            if lines and not lines[-1].endswith("\n"):
+                lines[-1] += "\n\\ No newline at end of file\n"
+        was, becomes = (os.devnull if text is None else str(self.path) for text in texts)
         return "".join(difflib.unified_diff(old, new, was, becomes))
 
 
@@ -79,7 +81,23 @@ def changes_to(
 
 def changes_back(models: Sequence[str], repository: Path, *, force: bool = False) -> tuple[ConfigChange, ...]:
     """Return the changes that roll models back. Raises UsageError if a file was edited, or never applied."""
-    return tuple(_plan_restoration(model, repository / model / CONFIG_FILE, force=force) for model in models)
+    changes = []
+    for model in models:
+        path = repository / model / CONFIG_FILE
+        now = _read_text(path)
+        found = _HEADER.match(now or "")
+        if now is None or found is None:
+            raise UsageError(f"{path} was not written by tpx analyze apply: nothing to roll back")
+        if not force and _match_intact_header(now) is None:
+            raise UsageError(f"{path} was changed after it was applied: see the difference, then add --force")
+        backup, before = None, None
+        if found.group(2) != NO_FILE:
+            backup = path.with_name(found.group(2))
+            before = _read_text(backup)
+            if before is None:
+                raise UsageError(f"the backup {backup} is gone: nothing to roll back to")
+        changes.append(ConfigChange(model=model, path=path, before=now, after=before, backup=backup))
+    return tuple(changes)
 
 
 def applied(repository: Path) -> dict[str, str]:
@@ -96,11 +114,22 @@ def carry_out(changes: Sequence[ConfigChange]) -> None:
     done: list[ConfigChange] = []
     try:
         for change in changes:
-            _write(change)
+            restoring = change.backup is not None or change.after is None
+            if not restoring and change.before is not None:
+                # the backup first: a crash in between loses nothing
+                _replace_file(_choose_backup_path(change.path), change.before)
+            _replace_file(change.path, change.after)
+            if change.backup is not None:
+                change.backup.unlink(missing_ok=True)
             done.append(change)
     except OSError as exc:
         for change in reversed(done):
-            _undo(change)
+            _replace_file(change.path, change.before)
+            found = _HEADER.match(change.after or "")
+            if change.backup is not None:
+                _replace_file(change.backup, change.after)
+            elif found is not None and found.group(2) != NO_FILE:
+                change.path.with_name(found.group(2)).unlink(missing_ok=True)
         raise MeasurementError(f"cannot write {exc.filename}: {exc.strerror}; nothing was changed") from exc
 
 
@@ -188,50 +217,6 @@ def _merge_config(own: Mapping[str, Any], delta: Mapping[str, Any], source: str)
     return model_config.from_json(json.dumps(merge(own, delta)), source)
 
 
-def _split_lines(text: str) -> list[str]:
-    """Return the lines of a text for a diff, marking a last line without a newline."""
-    lines = text.splitlines(keepends=True)
-    if lines and not text.endswith("\n"):
-        lines[-1] += "\n\\ No newline at end of file\n"
-    return lines
-
-
-def _plan_restoration(model: str, path: Path, *, force: bool) -> ConfigChange:
-    now = _read_text(path)
-    found = _HEADER.match(now or "")
-    if now is None or found is None:
-        raise UsageError(f"{path} was not written by tpx analyze apply: nothing to roll back")
-    backup = found.group(2)
-    if not force and _match_intact_header(now) is None:
-        raise UsageError(f"{path} was changed after it was applied: see the difference, then add --force")
-    if backup == NO_FILE:
-        return ConfigChange(model=model, path=path, before=now, after=None)
-    kept = path.with_name(backup)
-    before = _read_text(kept)
-    if before is None:
-        raise UsageError(f"the backup {kept} is gone: nothing to roll back to")
-    return ConfigChange(model=model, path=path, before=now, after=before, backup=kept)
-
-
-def _write(change: ConfigChange) -> None:
-    restoring = change.backup is not None or change.after is None
-    if not restoring and change.before is not None:
-        # the backup first: a crash in between loses nothing
-        _replace_file(_choose_backup_path(change.path), change.before)
-    _replace_file(change.path, change.after)
-    if change.backup is not None:
-        change.backup.unlink(missing_ok=True)
-
-
-def _undo(change: ConfigChange) -> None:
-    _replace_file(change.path, change.before)
-    found = _HEADER.match(change.after or "")
-    if change.backup is not None:
-        _replace_file(change.backup, change.after)
-    elif found is not None and found.group(2) != NO_FILE:
-        change.path.with_name(found.group(2)).unlink(missing_ok=True)
-
-
 def _replace_file(path: Path, text: str | None) -> None:
     """Replace the file atomically and sync it; None deletes it."""
     if text is None:
@@ -253,10 +238,8 @@ def _replace_file(path: Path, text: str | None) -> None:
 
 
 def _choose_backup_path(path: Path) -> Path:
-    number = 1
-    while path.with_name(f"{path.name}.backup-{number}").exists():
-        number += 1
-    return path.with_name(f"{path.name}.backup-{number}")
+    paths = (path.with_name(f"{path.name}.backup-{number}") for number in itertools.count(1))
+    return next(backup for backup in paths if not backup.exists())
 
 
 def _read_text(path: Path) -> str | None:
@@ -275,8 +258,9 @@ def edited(text: str, present: Any, wanted: Any) -> str | None:
     A changed field is rewritten at its first occurrence, a cleared one removed, a new one appended.
     """
     values = {
-        name: model_config.to_text(_keep_field(wanted, name))
-        for name in _list_changed_fields(present, wanted)
+        field.name: model_config.to_text(_keep_field(wanted, field.name))
+        for field in wanted.DESCRIPTOR.fields
+        if _keep_field(present, field.name) != _keep_field(wanted, field.name)
     }
     fields = [field for field in outer_fields(text) if field.name in values]
     firsts = {field.name: field for field in reversed(fields)}
@@ -301,11 +285,6 @@ def edited(text: str, present: Any, wanted: Any) -> str | None:
 def newline_of(text: str) -> str:
     """Return the line ending of a text."""
     return "\r\n" if "\r\n" in text else "\n"
-
-
-def _list_changed_fields(present: Any, wanted: Any) -> list[str]:
-    names = [field.name for field in wanted.DESCRIPTOR.fields]
-    return [name for name in names if _keep_field(present, name) != _keep_field(wanted, name)]
 
 
 def _keep_field(message: Any, name: str) -> Any:

@@ -16,13 +16,18 @@ from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import judge
-from tpx.perf.compare import Difference, Strictness, settled
+from tpx.perf.compare import Difference, FigureName, settled
+from tpx.perf.options.measuring import Strictness
 from tpx.perf.statistics.intervals import t_quantile, t_two_sided
 
 SINGLE_DEGREES = 30
 """Degrees of freedom assigned to the interval of a single measurement."""
 NORMAL_95 = 1.96
 LEAST_ERROR = 1e-9
+_FIGURES: tuple[tuple[FigureName, str, float], ...] = (
+    ("throughput", "perf_throughput", 1.0),
+    ("p99", "perf_latency_p99", NS_PER_MS),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +74,15 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisCom
         if name not in first or name not in second:
             only[0 if name in first else 1].append(name)
             continue
-        pairs += _pair_recommended(first[name], second[name], before, after, strictness)
-        pairs += _pair_same_configs(first[name], second[name], strictness)
+        best = [judge(of[name], run.started.goals).best for of, run in ((first, before), (second, after))]
+        sides = [(ranked.name, ranked.figures) for ranked in best if ranked is not None and ranked.satisfies]
+        if len(sides) == 2:
+            pairs += _pair_figures(name, sides[0], sides[1], strictness, recommended=True)
         old, new = _index_by_text(first[name]), _index_by_text(second[name])
+        for text in (text for text in old if text in new):
+            others = {point.load: (new[text].variant.name, point) for point in new[text].points}
+            for point in (point for point in old[text].points if point.load in others):
+                pairs += _pair_figures(name, (old[text].variant.name, point), others[point.load], strictness)
         only[0].extend(old[text].variant.name for text in old if text not in new)
         only[1].extend(new[text].variant.name for text in new if text not in old)
     differences = settled([pair.difference for pair in pairs], strictness)
@@ -90,37 +101,12 @@ def _index_by_text(model: ModelRun) -> Mapping[str, VariantRun]:
     return found
 
 
-def _pair_same_configs(before: ModelRun, after: ModelRun, strictness: Strictness) -> Iterator[Pair]:
-    new = _index_by_text(after)
-    for text, old in _index_by_text(before).items():
-        if text not in new:
-            continue
-        others = {point.load: (new[text].variant.name, point) for point in new[text].points}
-        for point in old.points:
-            if point.load in others:
-                side = old.variant.name, point
-                yield from _pair_figures(
-                    before.model, str(point.load), (side, others[point.load]), strictness
-                )
-
-
-def _pair_recommended(
-    before: ModelRun, after: ModelRun, first: Run, second: Run, strictness: Strictness
-) -> Iterator[Pair]:
-    best = [judge(model, run.started.goals).best for model, run in ((before, first), (after, second))]
-    if any(ranked is None or not ranked.satisfies for ranked in best):
-        return
-    sides = [(ranked.name, ranked.figures) for ranked in best if ranked is not None]
-    loads = [str(ranked.figures.load) for ranked in best if ranked is not None]
-    shown = loads[0] if loads[0] == loads[1] else f"{loads[0]} -> {loads[1]}"
-    yield from _pair_figures(before.model, shown, (sides[0], sides[1]), strictness, recommended=True)
-
-
 def _pair_figures(
-    model: str, load: str, sides: tuple[_Side, _Side], strictness: Strictness, *, recommended: bool = False
+    model: str, first_side: _Side, second_side: _Side, strictness: Strictness, *, recommended: bool = False
 ) -> Iterator[Pair]:
-    (before, ours), (after, theirs) = sides
-    for figure, tag, unit in (("throughput", "perf_throughput", 1.0), ("p99", "perf_latency_p99", NS_PER_MS)):
+    (before, ours), (after, theirs) = first_side, second_side
+    load = " -> ".join(dict.fromkeys((str(ours.load), str(theirs.load))))
+    for figure, tag, unit in _FIGURES:
         first, second = (_summarize_samples(METRICS[tag], point) for point in (ours, theirs))
         if first is None or second is None:
             continue
@@ -132,7 +118,7 @@ def _pair_figures(
             recommended=recommended,
             difference=Difference(
                 load=load,
-                figure="throughput" if figure == "throughput" else "p99",
+                figure=figure,
                 before=(METRICS[tag].value(ours) or 0.0) * unit,
                 after=(METRICS[tag].value(theirs) or 0.0) * unit,
                 low=low,

@@ -34,10 +34,6 @@ class Gain:
     rounds: int
 
     @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
-
-    @property
     def tied(self) -> bool:
         """True if a difference within the margin is plausible and one beyond the bound is ruled out."""
         within = self.low >= -EQUIVALENCE and self.high <= EQUIVALENCE
@@ -117,9 +113,9 @@ class Conclusion:
 
 
 def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | None:
-    """Return the conclusion from a ranking; None if no repeated configuration satisfies the constraints."""
+    """Return the conclusion from a ranking; None if its first is no repeated one within the constraints."""
     finalists = [r for r in ranking if r.settled is not None and r.satisfies]
-    if not finalists:
+    if not finalists or finalists[0] is not ranking[0]:
         return None
     scores = {r.name: {m.round: score(m, goals) for m in r.settled.samples} for r in finalists if r.settled}
     best = finalists[0]
@@ -134,9 +130,22 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
     default = next((r for r in finalists if r.run.variant.is_default), None)
     gains: dict[str, Gain] = {}
     if default is not None:
-        gains = {r.name: _compute_gain(r, default, scores, goals) for r in finalists}
+        # the gain between the displayed figures, with the interval from the paired rounds
+        for r in finalists:
+            paired = compare_scores(scores[r.name], scores[default.name])
+            shown = gain_percent(r.figures, default.figures, goals)
+            gains[r.name] = (
+                paired if shown is None or paired is UNKNOWN else replace(paired, value=shown / 100)
+            )
     noise = tuple(_describe_noise(finalists, scores))
-    recommended = min(_filter_worthwhile(tied, default, gains, noise), key=_compute_cost, default=best)
+    # a tied configuration must not be worse than the default, with certainty or by its estimate, nor may
+    # it be doubtful unless the default is tied too
+    known = [(r, gains.get(r.name, UNKNOWN)) for r in tied]
+    behind = [r for r, gain in known if gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)]
+    worthwhile = [r for r in tied if r is default or r not in behind]
+    if default not in tied:
+        worthwhile = [r for r in worthwhile if not _explain_doubt(gains.get(r.name), noise)]
+    recommended = min(worthwhile, key=_compute_cost, default=best)
 
     def as_good(ranked: RankedVariant) -> bool:
         return compare_scores(scores[ranked.name], scores[recommended.name]).high >= -TIE_MARGIN
@@ -150,35 +159,6 @@ def conclude(ranking: Sequence[RankedVariant], goals: Goals) -> Conclusion | Non
         noise=noise,
         inconclusive="" if recommended is default else _explain_doubt(gains.get(recommended.name), noise),
     )
-
-
-def _compute_gain(
-    ranked: RankedVariant,
-    default: RankedVariant,
-    scores: Mapping[str, Mapping[int, float]],
-    goals: Goals,
-) -> Gain:
-    """Return the gain between the displayed figures, with the interval from the paired rounds."""
-    paired = compare_scores(scores[ranked.name], scores[default.name])
-    percent = gain_percent(ranked.figures, default.figures, goals)
-    return paired if percent is None or paired is UNKNOWN else replace(paired, value=percent / 100)
-
-
-def _filter_worthwhile(
-    tied: Sequence[RankedVariant],
-    default: RankedVariant | None,
-    gains: Mapping[str, Gain],
-    noise: Sequence[str],
-) -> list[RankedVariant]:
-    """Return the tied configurations that are not worse than the default.
-
-    Unless the default is tied too, those that may be worse are excluded as well.
-    """
-    known = [(r, gains.get(r.name, UNKNOWN)) for r in tied]
-    # negative with certainty, or by its estimate
-    behind = [r for r, gain in known if gain.rounds >= 2 and (gain.high < 0 or gain.value < -TIE_MARGIN)]
-    kept = [r for r in tied if r is default or r not in behind]
-    return kept if default in tied else [r for r in kept if not _explain_doubt(gains.get(r.name), noise)]
 
 
 def _compute_cost(ranked: RankedVariant) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ axes are combined. The schema is ModelConfig; errors name the path of the field.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +46,7 @@ class ConfigSweep:
 
     @property
     def combinations(self) -> int:
-        count = 1
-        for axis in self.axes:
-            count *= len(axis.values)
-        return count
+        return math.prod(len(axis.values) for axis in self.axes)
 
     def deltas(self) -> Iterator[dict[str, Any]]:
         """Yield every combination as a change to the model's configuration; max_batch_size varies fastest."""
@@ -100,7 +98,19 @@ def delta_of(paths: Sequence[Path], values: Sequence[object]) -> dict[str, objec
     """Return JSON with the values at their paths."""
     root: dict[str, object] = {}
     for path, value in zip(paths, values, strict=True):
-        _put_value(root, path, value)
+        place: Any = root
+        for part, following in itertools.pairwise(path):
+            fresh: Any = [] if isinstance(following, int) else {}
+            if isinstance(place, list):
+                while len(place) <= int(part):
+                    place.append(fresh)
+                place = place[int(part)]
+            else:
+                place = place.setdefault(part, fresh)
+        if isinstance(place, list):
+            place.append(value)
+        else:
+            place[path[-1]] = value
     return root
 
 
@@ -108,26 +118,9 @@ def read_sweep(value: object) -> ConfigSweep:
     """Parse a sweep from a YAML mapping of ModelConfig fields. Raises BadField."""
     if not isinstance(value, Mapping):
         raise BadField((), f"expected fields of the model configuration, got {_describe_value(value)}")
-    from tpx.protocol import messages  # late, as is_repeated: help needs no protobuf
+    from tpx.protocol import messages  # late: help needs no protobuf
 
     return ConfigSweep(axes=tuple(_iter_message_axes(value, messages.ModelConfig.DESCRIPTOR, ())))
-
-
-def _put_value(root: dict[str, Any], path: Path, value: Any) -> None:
-    place: Any = root
-    for part, following in itertools.pairwise(path):
-        fresh: Any = [] if isinstance(following, int) else {}
-        if isinstance(place, list):
-            while len(place) <= int(part):
-                place.append(fresh)
-            place = place[int(part)]
-        else:
-            place = place.setdefault(part, fresh)
-    last = path[-1]
-    if isinstance(place, list):
-        place.append(value)
-    else:
-        place[last] = value
 
 
 def _iter_message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[ConfigAxis]:
@@ -146,27 +139,23 @@ def _iter_message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[Conf
         yield from _iter_field_axes(item, field, (*path, field.name))
 
 
-def _iter_field_axes(value: object, field: object, path: Path) -> Iterator[ConfigAxis]:
-    if _is_map(field):
+def _iter_field_axes(value: object, field: Any, path: Path) -> Iterator[ConfigAxis]:
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
         yield from _iter_map_axes(value, field, path)
         return
     alternatives = _list_alternatives(value, field, path)
     if len(alternatives) == 1:
         yield from _iter_value_axes(alternatives[0], field, path)
         return
-    yield ConfigAxis(
-        path=path, values=tuple(v for each in alternatives for v in _iter_expanded(each, field, path))
-    )
-
-
-def _iter_expanded(value: Any, field: Any, path: Path) -> Iterator[Any]:
-    """Yield every value that one alternative of a sweep expands to."""
-    axes = list(_iter_value_axes(value, field, path))
-    for values in itertools.product(*(axis.values for axis in axes)):
-        found: Any = delta_of([axis.path for axis in axes], values)
-        for part in path:
-            found = found[part]
-        yield found
+    expanded = []
+    for alternative in alternatives:
+        axes = list(_iter_value_axes(alternative, field, path))
+        for values in itertools.product(*(axis.values for axis in axes)):
+            found: Any = delta_of([axis.path for axis in axes], values)
+            for part in path:
+                found = found[part]
+            expanded.append(found)
+    yield ConfigAxis(path=path, values=tuple(expanded))
 
 
 def _list_alternatives(value: Any, field: Any, path: Path) -> Sequence[Any]:
@@ -228,13 +217,9 @@ def _iter_map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
 
 
 def _is_repeated(field: "FieldDescriptor") -> bool:
-    from tpx.protocol.model_config import is_repeated
+    from tpx.protocol.model_config import is_repeated  # late: help needs no protobuf
 
     return is_repeated(field)
-
-
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def _parse_scalar(value: Any, field: Any, path: Path) -> Any:

@@ -150,9 +150,16 @@ def nodes_of(
 ) -> Iterator[SideBySide]:
     """Connect to Ray and reserve its idle nodes. Raises UsageError if none is idle."""
     with connected(config.server.ray_address):
-        started = [
-            _start_node(slot, config, open_trials) for slot in _iter_slots(config.server.ray_trial, say)
-        ]
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        started = []
+        for slot in _iter_slots(config.server.ray_trial, say):
+            where = NodeAffinitySchedulingStrategy(slot.node, soft=False)
+            trials = ray.remote(NodeTrials).options(
+                num_cpus=slot.cpus, num_gpus=slot.gpus, scheduling_strategy=where
+            )
+            started.append(RayNode(slot.name, trials.remote(config, open_trials)))
         if not started:
             raise UsageError(
                 f"no {config.server.ray_trial} of Ray is free; `ray status` shows what uses them"
@@ -211,22 +218,6 @@ def _iter_slots(what: str, say: Say) -> Iterator[_Reservation]:
                 yield _Reservation(name=f"{address} GPU {number}", node=id_, cpus=cpus / gpus, gpus=1)
         else:
             yield _Reservation(name=address, node=id_, cpus=cpus, gpus=gpus)
-
-
-def _start_node(slot: _Reservation, config: ProfileSpec, open_trials: OpenTrials) -> RayNode:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    actor = (
-        ray.remote(NodeTrials)
-        .options(
-            num_cpus=slot.cpus,
-            num_gpus=slot.gpus,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(slot.node, soft=False),
-        )
-        .remote(config, open_trials)
-    )
-    return RayNode(slot.name, actor)
 
 
 def _find_first_line(error: Exception) -> str:

@@ -8,6 +8,8 @@ order is Model Analyzer's.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from tpx.analyzer.results.goals import Constraint, Goals, Standing
@@ -27,7 +29,7 @@ LEAST = {"ms": 1e-3, "%": 0.1}
 """Floor of a figure by unit: queue times below 1 us compare as equal, as do utilizations below 0.1%."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MeasuredMetric:
     """A figure of a measurement, with Model Analyzer's tag and table header."""
 
@@ -95,22 +97,18 @@ def _read_gpu(name: str) -> Callable[[Measurement], float | None]:
     return value
 
 
-def _read_latency(name: str) -> Callable[[Measurement], float | None]:
-    return lambda m: _to_ms(getattr(m.latency, f"{name}_ns"))
-
-
-def _read_part(name: str) -> Callable[[Measurement], float | None]:
-    return lambda m: _to_ms(getattr(m.breakdown, f"{name}_ns"))
-
-
-def _read_response(kind: str, statistic: str) -> Callable[[Measurement], float | None]:
-    """Return a reader of one statistic of the times between responses, or of the time to the first."""
+def _read_ms(find: Callable[[Measurement], object], name: str) -> Callable[[Measurement], float | None]:
+    """Return a reader of a duration in a part of a measurement, by its name; None without that part."""
 
     def value(measurement: Measurement) -> float | None:
-        found = None if measurement.answers is None else getattr(measurement.answers, kind)
-        return None if found is None else _to_ms(getattr(found, f"{statistic}_ns"))
+        found = find(measurement)
+        return None if found is None else _to_ms(getattr(found, f"{name}_ns"))
 
     return value
+
+
+_read_latency = partial(_read_ms, attrgetter("latency"))
+_read_part = partial(_read_ms, attrgetter("breakdown"))
 
 
 _STATISTICS = ("min", "max", "avg", "p25", "p50", "p75", "p90", "p95", "p99")
@@ -128,10 +126,10 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
     ("perf_server_compute_infer", "Server Compute Infer time (ms)", "lower", _read_part("compute_infer")),
     ("perf_server_compute_output", "Server Compute Output time (ms)", "lower", _read_part("compute_output")),
     *(
-        (f"{tag}_{each}", f"{each} {header} (ms)", "lower", _read_response(kind, each))
-        for tag, header, kind in (
-            ("inter_token_latency", "Inter Token Latency", "between"),
-            ("time_to_first_token", "Time To First Token", "first"),
+        (f"{tag}_{each}", f"{each} {header} (ms)", "lower", _read_ms(find, each))
+        for tag, header, find in (
+            ("inter_token_latency", "Inter Token Latency", lambda m: m.answers and m.answers.between),
+            ("time_to_first_token", "Time To First Token", lambda m: m.answers and m.answers.first),
         )
         for each in _STATISTICS
     ),
@@ -154,10 +152,7 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
     ("gpu_utilization", "GPU Utilization (%)", "higher", _read_gpu("utilization_percent")),
     ("gpu_power_usage", "GPU Power Usage (W)", "lower", _read_gpu("power_w")),
 )
-METRICS = {
-    tag: MeasuredMetric(tag=tag, header=header, better=better, value=value)
-    for tag, header, better, value in _TABLE
-}
+METRICS = {entry[0]: MeasuredMetric(*entry) for entry in _TABLE}
 
 COLUMNS: Mapping[str, str] = {
     "model_name": "Model",
@@ -267,7 +262,7 @@ class RankedVariant:
     passing: tuple[Measurement, ...]
     failing: tuple[Measurement, ...]
     figures: Measurement
-    """Mean of its final rounds, or its best measurement within the constraints, or the closest to them."""
+    """Mean of its final rounds if it satisfies the constraints, or the best that does, or the closest."""
     satisfies: bool
     """True if the figures satisfy the constraints at face value; `standing` adds the uncertainty."""
     standing: Standing
@@ -285,13 +280,18 @@ class RankedVariant:
         """The figures if they are the mean of final rounds, else None."""
         return self.figures if isinstance(self.figures, Mean) and self.figures.rounds else None
 
+    @property
+    def rounds(self) -> frozenset[int]:
+        """Numbers of the final rounds under the load of the figures."""
+        return frozenset(m.round for m in self.run.repetitions if m.load == self.figures.load)
+
 
 def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     """Return the measured configurations from best to worst; ties keep the order of the search.
 
     Configurations that satisfy the constraints come first, by score; the others follow by how little
-    they miss. Remeasured configurations rank above those that were not: the best of many single
-    measurements is biased upward.
+    they miss. Remeasured configurations rank above those that were not, except a better default: the best
+    of many single measurements is biased upward.
     """
     goals = goals.of(model.model)
     ranked = [_rank_points(variant, goals) for variant in model.measured]
@@ -302,7 +302,9 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     def place(ranked: RankedVariant) -> tuple[bool, bool, float]:
         own, default = score(ranked.figures, goals), ranked.run.variant.is_default
         # the default is always remeasured: below all other finalists, its figures alone rank it
-        final = ranked.settled is not None and not (default and finalists and own < min(finalists))
+        final = ranked.settled is not None
+        if default and finalists and ranked.run.repetitions:
+            final = own >= min(finalists) if final else own > max(finalists)
         return not final, ranked.standing != "met", -own
 
     passing.sort(key=place)
@@ -311,13 +313,14 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
 
 
 def _rank_points(variant: "VariantRun", goals: Goals) -> RankedVariant:
-    points = variant.points
-    settled = next((m for m in points if isinstance(m, Mean) and m.rounds), None)
-    passing = [m for m in points if satisfies(m, goals)]
-    failing = [m for m in points if not satisfies(m, goals)]
-    passing.sort(key=lambda m: (m is not settled, standing(m, goals) != "met", -score(m, goals)))
-    failing.sort(key=lambda m: (m is not settled, failure_percent(m, goals)))
-    figures = settled or (*passing, *failing)[0]
+    def once(point: Measurement) -> bool:
+        return not (isinstance(point, Mean) and point.rounds)
+
+    passing = [m for m in variant.points if satisfies(m, goals)]
+    failing = [m for m in variant.points if not satisfies(m, goals)]
+    passing.sort(key=lambda m: (once(m), standing(m, goals) != "met", -score(m, goals)))
+    failing.sort(key=lambda m: (once(m), failure_percent(m, goals)))
+    figures = (*passing, *failing)[0]
     return RankedVariant(
         run=variant,
         passing=tuple(passing),

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
-from tpx.perf.measure.scraper import PageReader, Scrape
+from tpx.perf.measure.scraper import PageReader, Scrape, summarize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +50,18 @@ class Watch:
     def usage(self) -> Usage:
         """Combined usage: the first probe that has a figure supplies it; energy is combined by part."""
         seen = [probe.usage() for probe in self._probes]
+        parts = [usage.energy for usage in seen if usage.energy is not None]
         return Usage(
             memory=next((u.memory for u in seen if u.memory is not None), None),
             gpus=next((u.gpus for u in seen if u.gpus), ()),
             cpu_percent=next((u.cpu_percent for u in seen if u.cpu_percent is not None), None),
-            energy=_combine_energy([u.energy for u in seen if u.energy is not None]),
+            energy=EnergyUse(
+                duration_ns=max(part.duration_ns for part in parts),
+                gpu_j=next((part.gpu_j for part in parts if part.gpu_j is not None), None),
+                cpu_j=next((part.cpu_j for part in parts if part.cpu_j is not None), None),
+            )
+            if parts
+            else None,
         )
 
     async def __aenter__(self) -> Self:
@@ -83,16 +90,6 @@ class Watch:
         for probe in self._probes:
             # off the event loop: psutil, NVML and HTTP calls block
             await asyncio.to_thread(probe.sample)
-
-
-def _combine_energy(parts: Sequence[EnergyUse]) -> EnergyUse | None:
-    if not parts:
-        return None
-    return EnergyUse(
-        duration_ns=max(part.duration_ns for part in parts),
-        gpu_j=next((part.gpu_j for part in parts if part.gpu_j is not None), None),
-        cpu_j=next((part.cpu_j for part in parts if part.cpu_j is not None), None),
-    )
 
 
 ANSWER_S = 2.0
@@ -141,6 +138,12 @@ class GpuProbe:
             if chosen is None or str(index) in chosen or any(gpu.uuid.startswith(c) for c in chosen)
         ]
         self._began_ns = self._looked_ns = 0
+
+    def names(self) -> list[str]:
+        """Return the names of all GPUs; empty if the driver does not tell them."""
+        with suppress(self._nvml.NVMLError):
+            return [str(self._nvml.nvmlDeviceGetName(gpu.handle)) for gpu in self._seen]
+        return []
 
     def sample(self) -> None:
         """Read every GPU; what a card does not report (partitioned ones: utilization) is absent, not 0."""
@@ -209,32 +212,28 @@ class PageProbe:
         self._scrapes.append(self._reader.read(page, began_ns, time.perf_counter_ns() - began_ns))
 
     def usage(self) -> Usage:
-        uuids = dict.fromkeys(uuid for scrape in self._scrapes for uuid in scrape.gpus)
-        gpus = tuple(self._summarize_gpu(uuid) for uuid in uuids)
+        if not self._scrapes:
+            return Usage()
+        begin_ns, end_ns = self._scrapes[0].time_ns, self._scrapes[-1].time_ns
+        gpus = tuple(
+            GpuUse(
+                uuid=gpu.uuid,
+                used_bytes=int(gpu.memory_used_bytes or 0),
+                total_bytes=int(gpu.memory_total_bytes or 0),
+                utilization_percent=None if gpu.utilization is None else gpu.utilization * 100,
+                power_w=gpu.power_w,
+                source="metrics",
+            )
+            for gpu in summarize(self._scrapes, (begin_ns, end_ns), 0, frozenset()).gpus
+        )
         powers = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
-        took_ns = self._scrapes[-1].time_ns - self._scrapes[0].time_ns if self._scrapes else 0
+        took_ns = end_ns - begin_ns
         if not took_ns or len(powers) < len(gpus) or not gpus:
             return Usage(gpus=gpus)
         return Usage(gpus=gpus, energy=EnergyUse(duration_ns=took_ns, gpu_j=sum(powers) * took_ns / 1e9))
 
     def close(self) -> None:
         return
-
-    def _summarize_gpu(self, uuid: str) -> GpuUse:
-        share = self._list_values(uuid, "utilization")
-        power = self._list_values(uuid, "power_w")
-        return GpuUse(
-            uuid=uuid,
-            used_bytes=int(max(self._list_values(uuid, "memory_used_bytes"), default=0)),
-            total_bytes=int(max(self._list_values(uuid, "memory_total_bytes"), default=0)),
-            utilization_percent=sum(share) / len(share) * 100 if share else None,
-            power_w=sum(power) / len(power) if power else None,
-            source="metrics",
-        )
-
-    def _list_values(self, uuid: str, name: str) -> list[float]:
-        found = (scrape.gpus.get(uuid, {}).get(name) for scrape in self._scrapes)
-        return [value for value in found if value is not None]
 
 
 def open_gpu_probe(chosen: Sequence[str] | None = None, pids: Pids = frozenset) -> GpuProbe | None:
@@ -252,17 +251,11 @@ def open_gpu_probe(chosen: Sequence[str] | None = None, pids: Pids = frozenset) 
 
 def gpu_names() -> list[str]:
     """Return the names of this machine's GPUs, for the provenance of a report; empty without any."""
-    try:
-        import pynvml
-    except ImportError:
+    probe = open_gpu_probe()
+    if probe is None:
         return []
-    try:
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        names = [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return []
+    names = probe.names()
+    probe.close()
     return names
 
 

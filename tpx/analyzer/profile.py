@@ -84,7 +84,6 @@ class Remark:
 Event = TrialStarted | TrialEnded | ModelStarted | ModelPlanned | Remark
 Observer = Callable[[Event], None]
 
-
 Read = dict[str, tuple[ModelFacts, dict[str, object]]]
 """Facts for the search and JSON of the effective default configuration, by model."""
 
@@ -199,7 +198,7 @@ class Profile:
         names = [model.name for model in group.models]
         while names:
             name = names.pop(0)
-            read = await self._read_model(name)
+            read = self._earlier.models[name].read or await self._read_model(name)
             configure(Variant(model=name, name=name), read.config)
             found[name] = facts_of(name, read.config, gpu=read.gpu), read.config
             if len(found) == 1:
@@ -208,10 +207,7 @@ class Profile:
         return found
 
     async def _read_model(self, model: str) -> records.ModelRead:
-        """Return the model's own configuration, from the journal or from a server."""
-        known = self._earlier.models[model].read
-        if known is not None:
-            return known
+        """Return the model's own configuration from a server, and record it."""
         self._observe(ModelStarted(model=model))
         config = effective(await self._trials.default_config(model))
         repository = self._config.models.model_repository
@@ -247,28 +243,29 @@ class Profile:
                     self._journal.append(records.Configured(configuration=configuration))
             outcome = self._earlier.outcome(trial)
             if outcome is None:
-                event = self._progress.started(trial, len(configurations), search.configurations_at_most)
+                event = self._progress.started(
+                    trial, len(configurations), search.history.configurations_at_most
+                )
                 self._observe(event)
                 outcome = await self._measure_trial(configuration, trial, ahead)
-            self._check_objectives(group.name, outcome)
-            self._measured = self._measured or isinstance(outcome, Measurement)
+            if isinstance(outcome, Measurement):
+                self._check_objectives(group.name, outcome)
+                self._measured = True
             search.tell(trial, outcome)
             decided = self._record_decisions(group.name, search, decided)
         self._record_decisions(group.name, search, decided)
 
     def _record_decisions(self, model: str, search: SearchDriver, kept: int) -> int:
         """Record the decisions from `kept` on that the journal lacks; return the total number."""
-        for decision in search.decisions[kept:]:
+        for decision in search.history.decisions[kept:]:
             if not self._earlier.skips_decision(model):
                 self._journal.append(records.Decided(model=model, decision=decision))
-        return len(search.decisions)
+        return len(search.history.decisions)
 
-    def _check_objectives(self, model: str, outcome: Outcome) -> None:
+    def _check_objectives(self, model: str, measurement: Measurement) -> None:
         """Raise UsageError for an objective that is never measured, since it cannot rank configurations."""
-        if self._rehearsal or isinstance(outcome, TrialFailure):
-            return
-        lacking = unmeasured(outcome, self._config.goals.of(model))
-        if lacking:
+        lacking = unmeasured(measurement, self._config.goals.of(model))
+        if lacking and not self._rehearsal:
             why = " (no GPU could be read)" if lacking[0].startswith("gpu_") else ""
             raise UsageError(f"objective {lacking[0]} of model '{model}' was not measured{why}; leave it out")
 
@@ -277,10 +274,11 @@ class Profile:
         if self._trials.prepared is not None:
             self._journal.append(self._trials.prepared)
         model = trial.variant.model
-        if isinstance(outcome, TrialFailure):
-            self._journal.append(records.TrialFailed(model=model, failure=outcome))
-        else:
-            self._journal.append(records.Measured(model=model, measurement=outcome))
+        self._journal.append(
+            records.TrialFailed(model=model, failure=outcome)
+            if isinstance(outcome, TrialFailure)
+            else records.Measured(model=model, measurement=outcome)
+        )
         self._observe(TrialEnded(trial=trial, outcome=outcome))
         return outcome
 

@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -155,17 +154,11 @@ class SideBySide:
             for each in islice(ahead(self._find_outcome), LOOKED_AHEAD)
             if _make_trial_key(each[1]) not in taken
         ]
-        for node in self._idle_nodes:
-            if expected:
-                chosen = min(expected, key=partial(self._compute_distance, node.name))
-                expected.remove(chosen)
-                self._start_trial(node, *chosen)
-
-    def _compute_distance(self, node: str, expected: tuple[Configuration, Trial]) -> int:
-        content = _make_content_key(expected[1].variant)
-        if self._served.get(node) == content:
-            return 0
-        return 2 if content in self._served.values() else 1
+        for node in self._idle_nodes[: len(expected)]:
+            own, others = self._served.get(node.name), self._served.values()
+            contents = [_make_content_key(trial.variant) for _, trial in expected]
+            ranks = [0 if content == own else 1 + (content in others) for content in contents]
+            self._start_trial(node, *expected.pop(ranks.index(min(ranks))))
 
     def _find_outcome(self, trial: Trial) -> Outcome | None:
         result = self._ended.get(_make_trial_key(trial))

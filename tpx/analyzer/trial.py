@@ -76,29 +76,27 @@ def requests_of(config: Mapping[str, Any], gate: Gate) -> list[dict[str, Any]]:
 
 async def ask(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> Answers:
     """Return the model's outputs over HTTP from host:port. Raises MeasurementError with its message."""
-    return await asyncio.to_thread(
-        lambda: [_request_outputs(address, model, request) for request in requests]
-    )
-
-
-def _request_outputs(address: str, model: str, request: Mapping[str, Any]) -> dict[str, Array]:
     host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
-    try:
-        connection.request("POST", f"/v2/models/{model}/infer", body=json.dumps(request).encode())
-        response = connection.getresponse()
-        body = json.loads(response.read())
-    except (OSError, http.client.HTTPException, ValueError) as exc:
-        raise MeasurementError(f"the responses of '{model}' could not be compared: {exc}") from exc
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise MeasurementError(f"the responses of '{model}' could not be compared: {body.get('error')}")
-    found = {}
-    for output in body["outputs"]:
-        kind = np.float64 if str(output["datatype"]).startswith(("FP", "BF")) else np.object_
-        found[output["name"]] = np.asarray(output["data"], dtype=kind).reshape(output["shape"])
-    return found
+
+    def request_outputs(request: Mapping[str, Any]) -> dict[str, Array]:
+        connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)
+        try:
+            connection.request("POST", f"/v2/models/{model}/infer", body=json.dumps(request).encode())
+            response = connection.getresponse()
+            body = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise MeasurementError(f"the responses of '{model}' could not be compared: {exc}") from exc
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise MeasurementError(f"the responses of '{model}' could not be compared: {body.get('error')}")
+        found = {}
+        for output in body["outputs"]:
+            kind = np.float64 if str(output["datatype"]).startswith(("FP", "BF")) else np.object_
+            found[output["name"]] = np.asarray(output["data"], dtype=kind).reshape(output["shape"])
+        return found
+
+    return await asyncio.to_thread(lambda: [request_outputs(request) for request in requests])
 
 
 def difference(reference: Answers, answers: Answers, gate: Gate) -> str:

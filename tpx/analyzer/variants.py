@@ -20,7 +20,6 @@ CONFIG_FILE = "config.pbtxt"
 COPIED_BYTES = 1 << 20
 VARIANT_DIRECTORY = re.compile(r".+_config_(default|\d+)")
 
-
 WHOLE_BYTES = 16 << 20
 """Larger files are fingerprinted by their size and their first and last mebibyte."""
 END_BYTES = 1 << 20

@@ -22,7 +22,6 @@ from tpx.analyzer.objectives import (
     unmeasured,
 )
 from tpx.analyzer.results.goals import Goals, Standing
-from tpx.analyzer.results.measurement import LoadPoint
 from tpx.analyzer.results.run import ModelRun
 from tpx.report.digits import latency, percent, rounded
 from tpx.report.document import Tone
@@ -55,19 +54,6 @@ _BADGES: dict[Finding, tuple[str, Tone]] = {
     Finding.NONE_SATISFIES: ("No configuration satisfies", "bad"),
     Finding.NOTHING: ("Nothing measured", "bad"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EqualLoad:
-    """The recommended configuration against the default under one load, measured once each by the search."""
-
-    load: LoadPoint
-    gain: float
-
-    def __str__(self) -> str:
-        """Return `+55% at concurrency 8`, or `a tie at concurrency 8 (+2%)`."""
-        gain = percent(self.gain)
-        return f"{gain} at {self.load}" if abs(self.gain) > EQUIVALENCE else f"a tie at {self.load} ({gain})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +120,9 @@ class ModelVerdict:
             return f"`{self.model}` cannot be profiled"
         if self.best is None:
             return f"No configuration of `{self.model}` could be measured"
-        return f"In {counts(self.run)}, {self._describe_finding(self.best)}"
+        measurements = plural(self.run.measurement_count, "measurement")
+        configurations = plural(len(self.run.measured), "configuration")
+        return f"In {measurements} across {configurations}, {self._describe_finding(self.best)}"
 
     def _describe_finding(self, best: RankedVariant) -> str:
         finding, default, asked = self.finding, self.default, self.limits
@@ -204,9 +192,9 @@ class ModelVerdict:
         if figures.latency.p99_ns is not None:
             text += f", p99 {latency(figures.latency.p99_ns)}"
         text += "" if figures.stable else ", not stable"
-        equal = equal_loads(self.best, self.default, self.goals) if self.default else ()
+        equal = equal_loads(self.best, self.default, self.goals) if self.default else ""
         if equal and self.best.satisfies:
-            text += f"; under equal load, measured once each: {', '.join(map(str, equal))}"
+            text += f"; under equal load, measured once each: {equal}"
         if conclusion is not None and self.tied:
             text += f"; tied with: {', '.join(self.tied)}"
             sure = " that is certainly not worse than the default" if conclusion.passes_over else ""
@@ -262,8 +250,7 @@ def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
         gain = gain_percent(best.figures, default.figures, goals)
     finding, inconclusive = _choose_finding(model, best, default, conclusion, gain), ""
     if finding is Finding.BETTER:
-        rounds = {m.round for m in best.run.repetitions}
-        made = len(rounds & {m.round for m in default.run.repetitions}) if default else 0
+        made = len(best.rounds & default.rounds) if default else 0
         inconclusive = conclusion.inconclusive if conclusion else ""
         if made < 2 and model.final_rounds:
             inconclusive = (
@@ -283,14 +270,6 @@ def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
         gain_percent=gain,
         conclusion=conclusion,
         inconclusive=inconclusive,
-    )
-
-
-def counts(model: ModelRun) -> str:
-    """Return `41 measurements across 6 configurations`."""
-    return (
-        f"{plural(model.measurement_count, 'measurement')} across "
-        f"{plural(len(model.measured), 'configuration')}"
     )
 
 
@@ -319,19 +298,18 @@ def _choose_finding(
     return Finding.TIED if small and not model.final_rounds else Finding.BETTER
 
 
-def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> tuple[EqualLoad, ...]:
-    """Compare both at each one's best load, if these differ and the search measured both there."""
-    loads = (default.figures.load, best.figures.load)
-    if loads[0] == loads[1]:
-        return ()
+def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> str:
+    """Return `a tie at concurrency 4 (+2%), +55% at concurrency 8`: both under each one's best load.
+
+    Empty if these are the same; a load under which the search did not measure both is left out.
+    """
     found = []
-    for load in loads:
-        best_points, default_points = (
-            [m for m in r.run.measurements if m.load == load] for r in (best, default)
-        )
-        gain = (
-            gain_percent(best_points[0], default_points[0], goals) if best_points and default_points else None
-        )
+    loads = (default.figures.load, best.figures.load)
+    for load in loads if loads[0] != loads[1] else ():
+        pair = [next((m for m in r.run.measurements if m.load == load), None) for r in (best, default)]
+        gain = gain_percent(pair[0], pair[1], goals) if pair[0] and pair[1] else None
         if gain is not None:
-            found.append(EqualLoad(load=load, gain=gain / 100))
-    return tuple(found)
+            text = percent(gain / 100)
+            tied = abs(gain / 100) <= EQUIVALENCE
+            found.append(f"a tie at {load} ({text})" if tied else f"{text} at {load}")
+    return ", ".join(found)

@@ -11,7 +11,7 @@ from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Event, ModelPlanned, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.page import duration
-from tpx.analyzer.reports.tables import tables_of, write_csv
+from tpx.analyzer.reports.tables import for_people, tables_of, write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import LoadPoint, Outcome, TrialFailure
@@ -25,7 +25,7 @@ from tpx.cli.launching import measure
 from tpx.cli.messages import complain, fitted, terminal_width
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
-from tpx.perf.run import event_loop
+from tpx.perf.loops import event_loop
 from tpx.report.digits import latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
@@ -213,7 +213,7 @@ def _print_results(view: ReportView) -> None:
     run, width = view.run, terminal_width()
     for table in tables_of(view).values():
         if table.rows:
-            print(table.to_console(width), end="\n\n")
+            print(for_people(table).to_console(width), end="\n\n")
     for verdict in (model.verdict for model in view.models):
         print(wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, verdict.caution):

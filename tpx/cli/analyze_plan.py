@@ -13,11 +13,13 @@ from pathlib import Path
 from rich.console import Console
 
 from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.measuring import MeasurementSpec
 from tpx.analyzer.profile import Event, ModelPlanned, Profile, TrialEnded
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import Journal, read_last_run
 from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.analyzer.runners.load import MOST_WINDOWS
 from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.trial import TrialRunner
@@ -27,7 +29,7 @@ from tpx.cli.analyze_options import read_with_warnings
 from tpx.cli.commands import Exit
 from tpx.cli.launching import open_runner
 from tpx.cli.messages import terminal_width
-from tpx.perf.run import event_loop
+from tpx.perf.loops import event_loop
 from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
@@ -35,8 +37,6 @@ MOST_TRIALS = 3000
 """Maximum trials of a plan, which notes if more would follow."""
 GROWTH = 1.1
 P99_NS = 1_000_000
-STABLE_WINDOWS = 1
-MOST_WINDOWS = 3
 WINDOW_SHARE = 1.2
 """Duration of a window with its warm-up, in measurement intervals."""
 
@@ -50,6 +50,13 @@ class Pace:
     longest_ns: int
     """Time if it takes every window."""
 
+    def describe(self, searched: int, final: int) -> str:
+        """Return the time of a search and its final repetitions, which are single windows."""
+        stable, longest = (
+            duration(searched * ns + final * self.stable_ns) for ns in (self.stable_ns, self.longest_ns)
+        )
+        return f"{stable} if each is stable at once, {longest} if none ever is"
+
 
 def plan(argv: Sequence[str]) -> int:
     """`tpx analyze plan`, with the options of `profile`."""
@@ -58,7 +65,7 @@ def plan(argv: Sequence[str]) -> int:
 
 def show_plan(config: ProfileSpec) -> int:
     """Print the plan of a run; return 1 if there is nothing to measure for some model, else 0."""
-    pace = pace_of_run(config)
+    pace = pace_of(config.measurement)
     with (
         Console(stderr=True).status("Reading the models' own configurations"),
         tempfile.TemporaryDirectory(prefix="tpx-plan-") as scratch,
@@ -93,28 +100,19 @@ async def _simulate_search(config: ProfileSpec, pace: Pace, place: Path) -> None
         await search.run(("tpx", "analyze", "plan"))
 
 
-def pace_of_run(config: ProfileSpec) -> Pace:
+def pace_of(measurement: MeasurementSpec) -> Pace:
     """Return the durations of a run's measurements."""
-    return pace_of(
-        interval_ms=config.measurement.measurement_interval,
-        max_windows=config.measurement.max_trials,
-        limit_s=config.measurement.perf_analyzer_timeout,
-    )
-
-
-def pace_of(*, interval_ms: int, max_windows: int, limit_s: float) -> Pace:
-    """Return the durations of measurements with these windows, which end after `limit_s`."""
-    window_ns = interval_ms * WINDOW_SHARE * 1e6
-    limit_ns = limit_s * 1e9
+    window_ns = measurement.measurement_interval * WINDOW_SHARE * 1e6
+    limit_ns = measurement.perf_analyzer_timeout * 1e9
     return Pace(
-        stable_ns=round(min(limit_ns, min(STABLE_WINDOWS, max_windows) * window_ns)),
-        longest_ns=round(min(limit_ns, min(MOST_WINDOWS, max_windows) * window_ns)),
+        stable_ns=round(min(limit_ns, window_ns)),
+        longest_ns=round(min(limit_ns, (measurement.max_trials or MOST_WINDOWS) * window_ns)),
     )
 
 
 def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     """Return a sentence on what the search of a model may measure, and how long that takes."""
-    pace = pace_of_run(config)
+    pace = pace_of(config.measurement)
     search = SearchDriver(planned.mode, planned.spec)
     made_up = MadeUp(pace)
     configurations, count, final = set(), 0, 0
@@ -124,11 +122,10 @@ def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
         final += trial.round > 0
         measured = made_up.measurement(trial.load)
         search.tell(trial, replace(measured, variant=trial.variant.name, round=trial.round))
-    stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
     text = (
         f"{planned.model}: at most {plural(count - final, 'measurement')} of "
         f"{plural(len(configurations), 'configuration')} and {plural(final, 'final repetition')}, "
-        f"{stable} if each is stable at once, {longest} if none ever is"
+        f"{pace.describe(count - final, final)}"
     )
     budget = config.budget.budget
     return text if budget is None else f"{text}; the budget of {duration(round(budget * 1e9))} ends it before"
@@ -223,11 +220,11 @@ def _format_loads(variant: VariantRun) -> str:
 
 
 def _summarize_plan(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
-    count = sum(model.measurement_count + repetitions(model) for model in found.models)
-    stable, longest = (duration(count * each) for each in (pace.stable_ns, pace.longest_ns))
+    searched = sum(model.measurement_count for model in found.models)
+    final = sum(map(repetitions, found.models))
     lines = [
-        f"In total: at most {count} measurements, {stable} if each is stable at once, {longest} if none "
-        "ever is; fewer if more load or larger batches gain nothing.",
+        f"In total: at most {searched + final} measurements, {pace.describe(searched, final)}; fewer if more "
+        "load or larger batches gain nothing.",
         _describe_server(config),
     ]
     if config.budget.budget is not None:

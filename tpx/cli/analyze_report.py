@@ -145,10 +145,19 @@ def compare(argv: Sequence[str]) -> int:
         raise UsageError(
             f"{config.runs[0]} and {config.runs[1]} have no configuration in common under the same load"
         )
-    compared = Compared(
-        pairs=tuple(_group_differences(found)), strictness=config.comparison.strictness, unit="infer/s"
-    )
-    return report_comparison(compared, config.comparison, _make_document(found), everything=config.all)
+    compared = Compared(pairs=tuple(_group_differences(found)), strictness=config.comparison.strictness)
+    differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
+    pairs: list[dict[str, object]] = [
+        {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
+        for p, difference in zip(found.pairs, differences, strict=True)
+    ]
+    document: dict[str, object] = {
+        "schema": 1,
+        "compare": pairs,
+        "only_before": found.only_before,
+        "only_after": found.only_after,
+    }
+    return report_comparison(compared, config.comparison, document, everything=config.all)
 
 
 def _group_differences(found: AnalysisComparison) -> Iterator[Against]:
@@ -169,13 +178,3 @@ def _group_differences(found: AnalysisComparison) -> Iterator[Against]:
     )
     if left_out:
         yield Against(title="Not compared", differences=(), left_out=left_out)
-
-
-def _make_document(found: AnalysisComparison) -> dict[str, object]:
-    """Return the differences as JSON."""
-    differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
-    pairs: list[dict[str, object]] = [
-        {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
-        for p, difference in zip(found.pairs, differences, strict=True)
-    ]
-    return {"schema": 1, "compare": pairs, "only_before": found.only_before, "only_after": found.only_after}

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import TextIO
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tpx.cli.commands import COMMANDS, Exit, below
 from tpx.cli.help import show
+from tpx.cli.interrupts import until_interrupted
 from tpx.cluster import client
 from tpx.cluster.balancer import ReplicaRoute, Slots, envoy_config, haproxy_config
 from tpx.cluster.spec import ClusterAddress, from_plain, read_spec
@@ -85,7 +86,7 @@ def up(argv: Sequence[str]) -> int:
         with connected(spec.place.ray_address):
             spec = client.with_balancer(spec)
             with Console(stderr=True).status("starting") as line:
-                for status in client.up(spec):
+                for status in until_interrupted(client.up(spec)):
                     ready = sum(row["state"] == "ready" for row in status["replicas"])
                     line.update(f"{ready} of {status['desired']} replicas are ready")
             for node in spec.traffic.balancer:
@@ -108,9 +109,10 @@ def update(argv: Sequence[str]) -> int:
             status = cluster.status()
             cluster.update(read_spec(argv, from_plain(status["spec"])))
             with Console(stderr=True).status("updating") as line:
-                while (status := cluster.status())["update"] is not None:
+                for status in until_interrupted(_poll(cluster)):
+                    if status["update"] is None:
+                        break
                     line.update(str(status["events"][-1] if status["events"] else "updating"))
-                    time.sleep(WATCH_S / 2)
             if status["fault"]:
                 raise UsageError(status["fault"])
             print(f"every replica runs release {status['release']}", file=out)
@@ -128,10 +130,9 @@ def status(argv: Sequence[str]) -> int:
             if config.json:
                 print(json.dumps(cluster.status(), indent=2), file=out)
             elif config.watch:
-                with Live(table(cluster.status()), console=Console(file=out), auto_refresh=False) as live:
-                    while True:
-                        time.sleep(WATCH_S)
-                        live.update(table(cluster.status()), refresh=True)
+                with Live(console=Console(file=out), auto_refresh=False) as live:
+                    for found in until_interrupted(_poll(cluster)):
+                        live.update(table(found), refresh=True)
             else:
                 found = cluster.status()
                 Console(file=out).print(table(found))
@@ -139,6 +140,13 @@ def status(argv: Sequence[str]) -> int:
                     print(event, file=out)
 
     return _run_with_ray(action)
+
+
+def _poll(cluster: client.Cluster) -> Iterator[JsonObject]:
+    """Yield the cluster's status every second."""
+    while True:
+        yield cluster.status()
+        time.sleep(WATCH_S)
 
 
 def scale(argv: Sequence[str]) -> int:

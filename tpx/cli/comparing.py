@@ -9,38 +9,22 @@ from tpx.cli.commands import Exit
 from tpx.cli.messages import terminal_width
 from tpx.errors import UsageError
 from tpx.options import group, option
-from tpx.perf.options.measuring import check_strictness, parse_share
+from tpx.perf.options.measuring import Strictness
 
 if TYPE_CHECKING:
-    from tpx.perf.compare import Strictness
     from tpx.perf.report.comparison import Compared, ComparisonFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSpec:
-    """Required significance and size of a difference, and the files to write."""
+    """Options for which differences count, and the files to write."""
 
-    alpha: float = option(
-        0.05, "significance level: probability of reporting a difference that does not exist"
-    )
-    min_effect: float = option(
-        0.02, "smallest relative difference that is reported", metavar="P%", parse=parse_share
-    )
+    strictness: Strictness = group(Strictness)
     json: Path | None = option(None, "write the differences as JSON", metavar="FILE")
     junit: Path | None = option(
         None, "write a JUnit test case for every figure of every load", metavar="FILE"
     )
     markdown: Path | None = option(None, "write a Markdown table for CI", metavar="FILE")
-
-    def __post_init__(self) -> None:
-        check_strictness(self.alpha, self.min_effect)
-
-    @property
-    def strictness(self) -> "Strictness":
-        """Return the rule for what counts as a difference."""
-        from tpx.perf.compare import Strictness  # late: help needs only the options
-
-        return Strictness(alpha=self.alpha, min_effect=self.min_effect)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +69,10 @@ def report_comparison(
 ) -> Exit:
     """Print a comparison, write its files (`document` is its JSON), and return the exit code."""
     from tpx.cli.perf_terminal import tell
-    from tpx.perf.report.comparison import comparison_document, write_comparison  # late, as above
+    from tpx.perf.report.comparison import (
+        comparison_document,
+        write_comparison,
+    )  # late: help needs only the options
     from tpx.report import text
 
     width = terminal_width()

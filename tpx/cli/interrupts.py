@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,27 @@ class ServerSignals:
         hint = " Press Ctrl-C again to end at once." if number is signal.SIGINT else ""
         log.info("Signal (%d) received.%s", number, hint)
         self.stop.set()
+
+
+def until_interrupted(polled: Iterable[T]) -> Iterator[T]:
+    """Yield what is polled until Ctrl-C raises KeyboardInterrupt, also if a library swallows that: Ray does,
+    now and then, in a callback.
+    """
+    interrupted = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        for value in polled:
+            if interrupted:
+                raise KeyboardInterrupt
+            yield value
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Interrupts:

@@ -16,6 +16,7 @@ _COMPLETION = {"--install-completion", "--show-completion"}
 
 def main() -> None:
     """Run the command line and exit."""
+    _open_closed_streams()
     if "_TPX_COMPLETE" in os.environ or _HELP_FLAGS.intersection(sys.argv):
         # nothing is computed: starting BLAS threads and garbage collection would take a third of the time
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -29,6 +30,15 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     sys.exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Open standard streams that the caller has closed (`>&-`), or a socket would get their descriptors."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", encoding="utf-8"))
 
 
 def run(argv: Sequence[str]) -> int:

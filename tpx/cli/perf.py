@@ -10,13 +10,13 @@ from tpx.cli.commands import COMMANDS, Exit
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 from tpx.cli.perf_terminal import Terminal, every_step, tell
-from tpx.errors import TpxError, UsageError
+from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.words import read_words, spelled_out, spread_servers
-from tpx.perf.report.console import answer_line, answers_text, summary
-from tpx.perf.report.model import Report, load_name
-from tpx.perf.run import event_loop, run
+from tpx.perf.report.model import Report, answer_line, answers_text, load_name, summary
+from tpx.perf.run import run
 from tpx.perf.settings import without_secrets
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 
@@ -71,11 +71,14 @@ def _run_and_report(config: SessionSpec, argv: Sequence[str]) -> int:
         report = runner.run(_run_session(config))
     if report is None:
         return Exit.INTERRUPTED
-    tell(summary(report.levels) + answer_line(report) + answers_text(report))
+    tell(summary(report.summarized) + answer_line(report) + answers_text(report))
     if config.output.files or config.output.step_summary:
         from tpx.perf.report.files import write_files  # late
 
-        write_files(report, argv)
+        try:
+            write_files(report, argv)
+        except MeasurementError as exc:
+            raise MeasurementError("; ".join(filter(None, (report.error, str(exc))))) from exc
         _announce_files(config, report)
     if report.error:
         complain(f"Error: {report.error}")

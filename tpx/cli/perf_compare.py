@@ -13,9 +13,9 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.compare import Levels, compare, difference_json, read_levels
 from tpx.perf.in_turns import ServerTurns, run_in_turns
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared
-from tpx.perf.run import event_loop
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,7 +55,22 @@ def compare_servers(config: SessionSpec, argv: Sequence[str], in_process: str = 
         found = runner.run(_run_comparison(config, in_process))
     if found is None:
         return Exit.INTERRUPTED
-    status = report_comparison(_make_comparison(found), config.output, _make_ab_document(found, argv))
+    base, *others = config.comparing.ab
+    by_server = list(zip(others, found.differences, strict=True))
+    pairs = [Against(title=f"{server} against {base}", differences=each) for server, each in by_server]
+    compared = Compared(pairs=tuple(pairs), strictness=config.strictness, interrupted=found.interrupted)
+    document = {
+        "schema": 1,
+        "argv": list(argv),
+        "servers": list(config.comparing.ab),
+        "interrupted": found.interrupted,
+        "rounds": [
+            {"load": level.load, "blocks": [[dict(f.items()) for f in blocks] for blocks in level.blocks]}
+            for level in found.levels
+        ],
+        "ab": [{"server": server, "differences": difference_json(each)} for server, each in by_server],
+    }
+    status = report_comparison(compared, config.output, document)
     if found.interrupted and not config.answers.allow_partial:
         return Exit.INTERRUPTED
     return status
@@ -72,32 +87,3 @@ async def _run_comparison(config: SessionSpec, in_process: str) -> ServerTurns |
     interrupts = Interrupts(lambda: begun, said)
     turns = run_in_turns(config, stop=interrupts.stop, said=said, in_process=in_process)
     return await interrupts.run(turns)
-
-
-def _make_comparison(found: ServerTurns) -> Compared:
-    base, *others = found.servers
-    return Compared(
-        pairs=tuple(
-            Against(title=f"{server} against {base}", differences=differences)
-            for server, differences in zip(others, found.differences, strict=True)
-        ),
-        strictness=found.strictness,
-        interrupted=found.interrupted,
-    )
-
-
-def _make_ab_document(found: ServerTurns, argv: Sequence[str]) -> dict[str, object]:
-    return {
-        "schema": 1,
-        "argv": list(argv),
-        "servers": list(found.servers),
-        "interrupted": found.interrupted,
-        "rounds": [
-            {"load": level.load, "blocks": [[dict(f.items()) for f in blocks] for blocks in level.blocks]}
-            for level in found.levels
-        ],
-        "ab": [
-            {"server": server, "differences": difference_json(differences)}
-            for server, differences in zip(found.servers[1:], found.differences, strict=True)
-        ],
-    }

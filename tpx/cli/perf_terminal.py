@@ -14,8 +14,8 @@ from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
 from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.console import data_line, settings_block
 from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.model import data_line, settings_block
 from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.settings import LevelSettings
 
@@ -114,7 +114,7 @@ class Terminal(Observer):
         self._config = config
         self._shown = Shown(protocol=config.target.protocol, verbose=config.output.verbose > 0)
         self._live: _LiveView | None = None
-        if config.output.shows_live and sys.stderr.isatty():
+        if config.output.live and sys.stderr.isatty():
             self._live = _LiveView(config)
         self.progress_interval_s = LIVE_INTERVAL_S if self._live else 0.0
         self.measuring = False

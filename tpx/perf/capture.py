@@ -14,16 +14,7 @@ from typing import Any
 import numpy as np
 
 from tpx.errors import InvalidRequest
-from tpx.perf.clients.base import (
-    PLAIN,
-    Client,
-    Failure,
-    OnResponse,
-    Prepared,
-    RequestFields,
-    Slot,
-    Template,
-)
+from tpx.perf.clients.base import PLAIN, Client, Failure, OnResponse, Prepared, RequestFields, Slot, Template
 from tpx.perf.clients.grpc_stream import StreamedRequest
 from tpx.perf.clients.openai import OpenAiAnswer, generated
 from tpx.perf.records import Records
@@ -208,17 +199,15 @@ class Capture:
         self._spool.close()
 
 
+@dataclass(frozen=True, slots=True)
 class _Send:
     """Wraps a slot's `send` and captures the responses."""
 
-    __slots__ = ("_capture", "_send")
-
-    def __init__(self, capture: Capture, send: Any) -> None:
-        self._capture = capture
-        self._send = send
+    capture: Capture
+    send: Any
 
     def __call__(self, request: Prepared, on_response: OnResponse) -> Any:
-        capture = self._capture
+        capture = self.capture
         key = capture.key_of(request)
 
         def keep(response: Any) -> None:
@@ -227,20 +216,20 @@ class _Send:
             if capture.rows > row:  # no row: the request was abandoned before this response
                 capture.store(row, key, response)
 
-        return self._send(request, keep)
+        return self.send(request, keep)
 
 
+@dataclass(frozen=True, slots=True)
 class _NotedTemplate:
     """Implements Template; notes the key of the request that it fills."""
 
-    def __init__(self, template: Template, capture: Capture, key: int) -> None:
-        self._template = template
-        self._capture = capture
-        self._key = key
+    template: Template
+    capture: Capture
+    key: int
 
     def fill(self, sequence: int) -> Prepared:
-        self._capture.filled = self._key
-        return self._template.fill(sequence)
+        self.capture.filled = self.key
+        return self.template.fill(sequence)
 
 
 class CapturingClient:

@@ -1,14 +1,17 @@
 """Comparison of two runs, by level and figure, with tests of significance."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, count
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, count, product
+from operator import itemgetter
 from typing import Literal
 
 import numpy as np
 
 from tpx.errors import UsageError
+from tpx.perf.options.measuring import Strictness
 from tpx.perf.statistics.differences import (
+    Change,
     Figure,
     by_batch,
     change,
@@ -20,6 +23,7 @@ from tpx.perf.statistics.differences import (
 from tpx.perf.statistics.summaries import Batches, Integers
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
+from tpx.report.digits import latency, rounded
 
 FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
@@ -39,15 +43,15 @@ FIGURES: Mapping[FigureName, Figure] = {
 
 def shown(figure: FigureName, value: float) -> str:
     """Return a figure's value with its unit."""
-    return f"{value:.6g} req/s" if figure == "throughput" else f"{value / 1000:.1f} usec"
+    return f"{rounded(value)} infer/s" if figure == "throughput" else latency(value)
 
 
 Finding = Literal["same", "better", "worse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """One figure at one load in both runs: requests per second, or latency in ns.
+class Difference(Change):
+    """The change of one figure at one load: inferences per second, or latency in ns.
 
     `low` and `high` bound the relative difference at the requested confidence; `p_value` is corrected
     for the number of comparisons.
@@ -55,24 +59,11 @@ class Difference:
 
     load: str
     figure: FigureName
-    before: float
-    after: float
-    low: float
-    high: float
-    p_value: float
     finding: Finding = "same"
 
     @property
     def relative(self) -> float:
         return self.after / self.before - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strictness:
-    """Thresholds for a difference to count: the significance level, and the smallest relative difference."""
-
-    alpha: float = 0.05
-    min_effect: float = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,22 +87,42 @@ class Comparison:
         return tuple(f"{why}: {', '.join(loads)}" for why, loads in named if loads)
 
 
-Levels = Mapping[str, Batches]
-"""Batches of a run by the name of their load."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedLevel:
+    """A level of a run's JSON: the figures that its reports show, and the batches that tell their spread."""
+
+    batches: Batches
+    batch_size: int = 1
+    figures: Mapping[FigureName, float] = field(default_factory=dict)
+    """Figures in infer/s and ns; those that are absent are computed from the batches, in their bins."""
+
+    def value(self, name: FigureName) -> float:
+        found = self.figures.get(name)
+        if found is None:
+            found = self.scale(name) * float(FIGURES[name](self.batches, np.ones((1, self.batches.count)))[0])
+        return found
+
+    def scale(self, name: FigureName) -> int:
+        """Return the factor from a figure of the batches, which count requests, to one of inferences."""
+        return self.batch_size if name == "throughput" else 1
+
+
+Levels = Mapping[str, SavedLevel]
+"""Levels of a run by the name of their load, in ascending order."""
 
 
 def read_levels(document: object, source: str) -> Levels:
     """Read the levels of a run's JSON. Raises UsageError naming `source` if it is something else."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA or "levels" not in document:
         raise UsageError(f"{source} is not a result of tpx perf --json (schema {SCHEMA})")
-    levels: dict[str, Batches] = {}
+    levels: dict[str, SavedLevel] = {}
     try:
-        for level in document["levels"]:
+        for level in sorted(document["levels"], key=itemgetter("value")):  # a search has another order
             if level["batches"] is not None:
                 name = f"{level['mode']} {level['value']:g}"
                 # repeated loads are numbered, so that they are compared in order
                 names = chain([name], (f"{name} ({number})" for number in count(2)))
-                levels[next(each for each in names if each not in levels)] = _read_batches(level["batches"])
+                levels[next(each for each in names if each not in levels)] = _read_level(level)
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         raise UsageError(f"{source}: a level lacks its batches, or they are damaged ({exc!r})") from exc
     if not levels:
@@ -137,6 +148,16 @@ def batches_json(batches: Batches) -> dict[str, object]:
         "bins": row(batches.bins),
         "histogram": [row(counts) for counts in batches.histogram],
     }
+
+
+def _read_level(members: JsonObject) -> SavedLevel:
+    latencies = members.get("latency_us") or {}
+    figures: dict[FigureName, float] = {p: latencies[p] * 1000 for p in ("p50", "p99") if p in latencies}
+    if "throughput" in members:
+        figures["throughput"] = members["throughput"]["value"]
+    return SavedLevel(
+        batches=_read_batches(members["batches"]), batch_size=members.get("batch_size", 1), figures=figures
+    )
 
 
 def _read_batches(members: JsonObject) -> Batches:
@@ -165,44 +186,25 @@ def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison
     rng = np.random.default_rng(SEED)
     both = [load for load in before if load in after]
     common = [
-        load for load in both if _has_enough_requests(before[load]) and _has_enough_requests(after[load])
+        load
+        for load in both
+        if min(int(run[load].batches.requests.sum()) for run in (before, after)) >= FEWEST_REQUESTS
     ]
-    raw = [
-        _compare_figure(load, name, before[load], after[load], strictness, rng)
-        for load in common
-        for name in FIGURES
-    ]
+    raw = []
+    for load, (name, figure) in product(common, FIGURES.items()):
+        first, second = before[load], after[load]
+        values = first.value(name), second.value(name)
+        found = change(
+            first.batches, second.batches, figure, values=values, confidence=1 - strictness.alpha, rng=rng
+        )
+        ranks = mann_whitney(*(by_batch(each.batches, figure) * each.scale(name) for each in (first, second)))
+        members = asdict(replace(found, p_value=max(found.p_value, ranks)))
+        raw.append(Difference(load=load, figure=name, **members))
     return Comparison(
         differences=settled(raw, strictness),
         only_before=tuple(load for load in before if load not in after),
         only_after=tuple(load for load in after if load not in before),
         too_few=tuple(load for load in both if load not in common),
-    )
-
-
-def _has_enough_requests(batches: Batches) -> bool:
-    return int(batches.requests.sum()) >= FEWEST_REQUESTS
-
-
-def _compare_figure(
-    load: str,
-    name: FigureName,
-    before: Batches,
-    after: Batches,
-    strictness: Strictness,
-    rng: np.random.Generator,
-) -> Difference:
-    figure = FIGURES[name]
-    found = change(before, after, figure, confidence=1 - strictness.alpha, rng=rng)
-    ranks = mann_whitney(by_batch(before, figure), by_batch(after, figure))
-    return Difference(
-        load=load,
-        figure=name,
-        before=found.before,
-        after=found.after,
-        low=found.low,
-        high=found.high,
-        p_value=max(found.p_value, ranks),
     )
 
 
@@ -213,8 +215,7 @@ def settled(differences: Sequence[Difference], strictness: Strictness) -> tuple[
         found = replace(difference, p_value=p_value)
         sure = p_value <= strictness.alpha and not found.low <= 0 <= found.high
         if sure and abs(found.relative) > strictness.min_effect:
-            more_is_better = found.figure == "throughput"
-            better = (found.relative > 0) is more_is_better
+            better = (found.relative > 0) is (found.figure == "throughput")
             found = replace(found, finding="better" if better else "worse")
         out.append(found)
     return tuple(out)

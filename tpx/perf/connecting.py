@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.clients.base import Client, Control
+from tpx.perf.clients.base import Client, Control, RequestFields
 from tpx.perf.clients.endpoint import Connections, connect
 from tpx.perf.clients.model import (
     ModelDescription,
@@ -72,13 +72,13 @@ async def open_model(
             yield mixed
         return
     key = ModelKey(spec.target.model, spec.target.model_version)
-    connections = _connect_model(spec, key, in_process)
-    client, control = _add_capture(connections.client, capture), connections.control
+    connections = _connect_model(spec, key, in_process, capture)
+    client, control = connections.client, connections.control
     try:
         server = await control.server()
-        fit = fitted(spec, server)
+        fit, notice = fitted(spec, server)
         if fit is not spec:
-            client = _add_capture(_connect_model(fit, key, in_process).client, capture)
+            client = _connect_model(fit, key, in_process, capture).client
         model = with_declared(await control.model(key), spec.inputs.declare)
         if model.decoupled and not spec.wire.streaming:
             raise MeasurementError(
@@ -92,7 +92,7 @@ async def open_model(
         if spec.wire.trace_settings:
             with _require_extension("trace", server, "--trace-level and its like"):
                 await control.set_trace(spec.wire.trace_settings)
-        tree = await model_tree(control, model, key, calls=spec.service.bls_composing_models.keys)
+        tree = await model_tree(control, model, key, calls=spec.service.bls_composing_models)
         data = open_data(model, spec.inputs)
         async with shared_tensors(
             control, spec.inputs.shared_memory, spec.inputs.output_shared_memory_size
@@ -113,7 +113,7 @@ async def open_model(
                 requests=requests,
                 statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
                 sequences=tree.takes_sequences,
-                notices=(*_list_fit_notices(spec, fit, server), *data.notices, *requests.notices),
+                notices=tuple(filter(None, (notice, *data.notices, *requests.notices))),
             )
     finally:
         await client.close()
@@ -162,58 +162,50 @@ async def _open_mix(
         )
 
 
-def _add_capture(client: Client, capture: "Capture | None") -> Client:
+def _connect_model(
+    spec: SessionSpec, key: ModelKey, in_process: str, capture: "Capture | None"
+) -> Connections:
+    connections = connect(spec.target.protocol, spec.endpoint(key), in_process)
     if capture is None:
-        return client
+        return connections
     from tpx.perf.capture import CapturingClient  # late: it imports every transport
 
-    return CapturingClient(client, capture)
+    return Connections(CapturingClient(connections.client, capture), connections.control)
 
 
-def _connect_model(spec: SessionSpec, key: ModelKey, in_process: str) -> Connections:
-    return connect(spec.target.protocol, spec.endpoint(key), in_process)
-
-
-def fitted(spec: SessionSpec, server: ServerDescription) -> SessionSpec:
-    """Return `spec` adapted to the server.
+def fitted(spec: SessionSpec, server: ServerDescription) -> tuple[SessionSpec, str]:
+    """Return `spec` adapted to the server, and a notice for the user, which may be empty.
 
     Tensors are sent as JSON if the server does not list the binary extension and the user chose no
     format. Each request gets its own stream if the server's streams carry only one.
 
     Raises UsageError if the options contradict that.
     """
-    if spec.service.service_kind != "triton":
-        return spec
-    chosen = spec.wire.input_tensor_format or spec.wire.output_tensor_format
+    wire, kind = spec.wire, spec.service.service_kind
+    if kind != "triton":
+        shared = (
+            "the engine and the load generator share this process: the figures are those of both together"
+        )
+        return spec, shared if kind == "inprocess" else ""
+    chosen = wire.input_tensor_format or wire.output_tensor_format
     if spec.target.protocol == "http" and not chosen and "binary_tensor_data" not in server.extensions:
-        return replace(spec, wire=replace(spec.wire, input_tensor_format="json", output_tensor_format="json"))
-    if spec.wire.streaming and server.name in SINGLE_REQUEST_STREAMS and not spec.wire.stream_per_request:
+        wire = replace(wire, input_tensor_format="json", output_tensor_format="json")
+        return replace(spec, wire=wire), (
+            f"server '{server.name}' does not say that it has the extension binary_tensor_data, so tensors "
+            "go as JSON; --input-tensor-format binary and --output-tensor-format binary send bytes "
+            "all the same"
+        )
+    if wire.streaming and server.name in SINGLE_REQUEST_STREAMS and not wire.stream_per_request:
         if spec.load.periodic_concurrency_range is not None:
             raise UsageError(
                 f"--periodic-concurrency-range needs streams that carry several requests; those of server "
                 f"'{server.name}' carry one"
             )
-        return replace(spec, wire=replace(spec.wire, stream_per_request=True))
-    return spec
-
-
-def _list_fit_notices(spec: SessionSpec, fit: SessionSpec, server: ServerDescription) -> tuple[str, ...]:
-    if fit.wire.stream_per_request != spec.wire.stream_per_request:
-        return (
+        return replace(spec, wire=replace(wire, stream_per_request=True)), (
             f"a stream of server '{server.name}' carries one request, so every request uses a separate "
-            "stream, as with --stream-per-request",
+            "stream, as with --stream-per-request"
         )
-    if fit is not spec:
-        return (
-            f"server '{server.name}' does not say that it has the extension binary_tensor_data, so tensors "
-            "go as JSON; --input-tensor-format binary and --output-tensor-format binary send bytes "
-            "all the same",
-        )
-    if spec.service.service_kind == "inprocess":
-        return (
-            "the engine and the load generator share this process: the figures are those of both together",
-        )
-    return ()
+    return spec, ""
 
 
 def with_declared(model: ModelDescription, declared: tuple[TensorDescription, ...]) -> ModelDescription:
@@ -244,9 +236,11 @@ def _build_feed_settings(
 ) -> FeedSettings:
     if model.outputs:
         check_names("--output", spec.inputs.output, model, "output")
-    outputs = tuple(RequestedOutput(name=name) for name in spec.inputs.output)
     return FeedSettings(
-        fields=replace(spec.wire.request_fields, outputs=outputs),
+        fields=RequestFields(
+            parameters={each.name: each.value for each in spec.wire.request_parameter},
+            outputs=tuple(RequestedOutput(name=name) for name in spec.inputs.output),
+        ),
         batch_size=spec.inputs.batch_size,
         sequences=spec.sequences if tree.takes_sequences else None,
         scheduled=spec.load.fixed_schedule,

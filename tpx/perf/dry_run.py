@@ -35,10 +35,14 @@ class DryRun:
 async def dry_run(spec: SessionSpec, in_process: str = "") -> DryRun:
     """Prepare everything like a run, send one request, and describe what the run would do."""
     async with Session(spec, in_process=in_process) as session:
-        connected = session.connected
+        connected, model, server = session.connected, session.connected.model, session.connected.server
         probed, good = await _probe_model(connected, spec)
+        version = f", version {spec.target.model_version}" if spec.target.model_version else ""
         lines = [
-            *_describe_target(spec, connected),
+            f"Server: {server.name} {server.version} at {spec.address}, {spec.service.service_kind} over "
+            f"{spec.target.protocol}",
+            f"Model: {model.name}{version} ({model.platform or 'unknown platform'}), max_batch_size "
+            f"{model.max_batch_size}, scheduler {model.scheduler}{', decoupled' * model.decoupled}",
             *_describe_data(spec, connected),
             *_describe_load(spec, session.settings),
             *probed,
@@ -116,18 +120,6 @@ def _describe_mismatch(spec: TensorDescription, tensor: Tensor, batch_size: int 
         e in (-1, d) for e, d in zip(expected, tensor.shape, strict=True)
     )
     return "" if fits else f"the model says {list(expected)}"
-
-
-def _describe_target(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:
-    model, server = connected.model, connected.server
-    version = f", version {config.target.model_version}" if config.target.model_version else ""
-    decoupled = ", decoupled" if model.decoupled else ""
-    service = f"{config.service.service_kind} over {config.target.protocol}"
-    yield f"Server: {server.name} {server.version} at {config.address}, {service}"
-    yield (
-        f"Model: {model.name}{version} ({model.platform or 'unknown platform'}), max_batch_size "
-        f"{model.max_batch_size}, scheduler {model.scheduler}{decoupled}"
-    )
 
 
 def _describe_data(config: SessionSpec, connected: ConnectedModel) -> Iterator[str]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpx.errors import MeasurementError
-from tpx.perf.compare import FIGURES, Difference, FigureName, Strictness, settled, shown
+from tpx.perf.compare import FIGURES, Difference, FigureName, settled, shown
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.measuring import ComparingSpec
+from tpx.perf.options.measuring import ComparingSpec, Strictness
 from tpx.perf.results import LevelResult
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
@@ -42,10 +42,8 @@ class Rounds:
 class ServerTurns:
     """The rounds of all loads, and how each other server differs from the first."""
 
-    servers: tuple[str, ...]
     levels: tuple[Rounds, ...]
     differences: tuple[tuple[Difference, ...], ...]
-    strictness: Strictness
     interrupted: bool = False
 
 
@@ -57,7 +55,8 @@ async def run_in_turns(
 
     Setting `stop` ends it with the rounds measured so far.
     """
-    comparing, alone, levels = spec.comparing, replace(spec, comparing=ComparingSpec()), []
+    comparing, levels = spec.comparing, []
+    alone = replace(spec, comparing=ComparingSpec(), strictness=Strictness())
     async with AsyncExitStack() as stack:
         sessions = [
             await stack.enter_async_context(Session(each, stop=stop, in_process=in_process))
@@ -88,12 +87,9 @@ async def run_in_turns(
             levels.append(Rounds(load=str(level), blocks=tuple(blocks)))
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, no conclusion is possible")
-    strictness = Strictness(alpha=comparing.alpha, min_effect=comparing.min_effect)
     return ServerTurns(
-        servers=comparing.ab,
         levels=tuple(levels),
-        differences=tuple(differences(levels, n, strictness) for n in range(1, len(comparing.ab))),
-        strictness=strictness,
+        differences=tuple(differences(levels, n, spec.strictness) for n in range(1, len(comparing.ab))),
         interrupted=stop.is_set(),
     )
 
@@ -124,11 +120,8 @@ def figures_of(result: LevelResult) -> Figures:
     """Return the figures of one block; empty if no request succeeded."""
     if result.latency is None:
         return {}
-    return {
-        "throughput": result.throughput_infer_per_s,
-        "p50": float(result.latency.at(50.0)),
-        "p99": float(result.latency.at(99.0)),
-    }
+    p50, p99 = (float(result.latency.at(percentile)) for percentile in (50.0, 99.0))
+    return {"throughput": result.throughput_infer_per_s, "p50": p50, "p99": p99}
 
 
 def differences(levels: Sequence[Rounds], server: int, strictness: Strictness) -> tuple[Difference, ...]:

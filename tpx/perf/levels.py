@@ -1,14 +1,14 @@
 """Kinds of load, their levels and syntax, and the options of a load that hold at every level."""
 
+import math
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from tpx.errors import UsageError
 from tpx.options import check_range, flag_of, one_of, option, refuse
@@ -100,7 +100,6 @@ class PaceSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value that is out of range or belongs to other arrivals."""
         check_range(self, "gamma_shape", "burst_size", "max_connections", "num_of_sequences", above=0)
         if self.max_threads < 0:
             refuse("--max-threads", "The value must be > 0.")
@@ -180,11 +179,6 @@ class Share:
         """
         senders = senders or self.of
         return total // senders * self.part(senders) + self.part(total % senders)
-
-    def picks(self, first: int, count: int, senders: int = 0) -> npt.NDArray[np.bool_]:
-        """Return a mask of this worker's of `count` requests from number `first`; `senders` take turns."""
-        turns = np.arange(first, first + count) % (senders or self.of)
-        return np.asarray(turns % self.of == self.number)
 
     def part_by(self, total: int, senders: int) -> int:
         """Return this worker's part of `total` requests if each of `senders` sends equally many."""
@@ -295,7 +289,7 @@ SESSION_CONCURRENCY = LoadKind(
 )
 FIXED_SCHEDULE = LoadKind(
     name="fixed_schedule",
-    opener="rate:open_schedule",
+    opener="rate:open_rate",
     option="fixed_schedule",
     title="",
     open_loop=True,
@@ -368,10 +362,6 @@ class LevelRange:
         step = f"x{self.factor:g}" if self.factor else f"{self.step:g}"
         return f"{self.start:g}" if self.end is None else f"{self.start:g}:{self.end:g}:{step}"
 
-    def searched(self) -> "LevelRange":
-        """Return the same range, to be bisected."""
-        return replace(self, binary=True)
-
     @property
     def kind(self) -> LoadKind:
         return KINDS[self.mode]
@@ -392,16 +382,14 @@ class LevelRange:
         if self.listed:
             yield from self.listed
             return
-        value: float | None = self.start
-        while value is not None:
+        value, end = self.start, math.inf if self.unbounded else self.end or 0
+        yield value
+        while True:
+            following = value * self.factor if self.factor else value + self.step
+            value = max(value + 1, int(following)) if self.kind.whole else round(following, 9)
+            if value > end:
+                return
             yield value
-            value = self.after(value)
-
-    def after(self, level: float) -> float | None:
-        """Return the next level of a linear or geometric range; None past the end."""
-        following = level * self.factor if self.factor else level + self.step
-        following = max(level + 1, int(following)) if self.kind.whole else round(following, 9)
-        return following if self.unbounded or following <= (self.end or 0) else None
 
 
 def level_seed(seed: int, level: Level) -> np.random.SeedSequence:

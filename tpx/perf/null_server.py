@@ -14,20 +14,7 @@ from tpx.perf.loops import event_loop
 from tpx.protocol import messages
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADER_BYTES,
-    HEADERS,
-    MAX_STREAM_ID,
-    PING,
-    PREFACE,
-    SETTINGS,
-    Setting,
-    header_at,
-)
+from tpx.protocol.http2.frames import ACK, DATA, END_HEADERS, END_STREAM, HEADER_BYTES, HEADERS, Setting
 from tpx.protocol.http2.hpack import encode_stateless
 
 _HEAD_END = b"\r\n\r\n"
@@ -72,7 +59,7 @@ class GrpcNull(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._pending = b""
-        self._greeting_left = len(PREFACE)
+        self._greeting_left = len(frames.PREFACE)
         self._received = 0
         message = frame_message(messages.ModelInferResponse(model_name="null").SerializeToString())
         head = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -98,17 +85,17 @@ class GrpcNull(asyncio.Protocol):
             at = 0
         out: list[bytes] = []
         while len(data) - at >= HEADER_BYTES:
-            high, low, kind, flags, stream_id = header_at(data, at)
+            high, low, kind, flags, stream_id = frames.header_at(data, at)
             stop = at + HEADER_BYTES + (high << 16 | low)
             if stop > len(data):
                 break
             if kind == DATA:
                 self._received += stop - at
                 if flags & END_STREAM:
-                    number = (stream_id & MAX_STREAM_ID).to_bytes(4, "big")
+                    number = (stream_id & frames.MAX_STREAM_ID).to_bytes(4, "big")
                     out += self._head, number, self._data, number, self._trailers, number, self._end
-            elif kind in (SETTINGS, PING) and not flags & ACK:
-                payload = data[at + HEADER_BYTES : stop] if kind == PING else b""
+            elif kind in (frames.SETTINGS, frames.PING) and not flags & ACK:
+                payload = data[at + HEADER_BYTES : stop] if kind == frames.PING else b""
                 out.append(frames.frame(kind, ACK, 0, payload))
             at = stop
         self._pending = data[at:]
@@ -134,11 +121,6 @@ async def serve(protocol: str) -> None:
     server.close()
 
 
-def main(protocol: str) -> None:
-    """Run the server process."""
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(serve(protocol))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with asyncio.Runner(loop_factory=event_loop) as runner:
+        runner.run(serve(sys.argv[1]))

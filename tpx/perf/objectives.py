@@ -6,10 +6,9 @@ so few requests exceeded the limit that a server violating it would hardly ever 
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -76,13 +75,10 @@ class Objective:
 
     def outside(self, latencies_ns: Array) -> npt.NDArray[np.bool_]:
         """Return a mask of the latencies that violate the bound."""
-        compare: Callable[[Any, Any], npt.NDArray[np.bool_]] = {
-            (True, False): np.greater_equal,
-            (True, True): np.greater,
-            (False, False): np.less_equal,
-            (False, True): np.less,
-        }[self.below, self.inclusive]
-        return compare(latencies_ns, self.bound)
+        if self.inclusive:
+            return np.greater(latencies_ns, self.bound) if self.below else np.less(latencies_ns, self.bound)
+        holds = np.less(latencies_ns, self.bound) if self.below else np.greater(latencies_ns, self.bound)
+        return np.logical_not(holds)
 
     def show(self, value: float) -> str:
         """Format a figure of this quantity for the user."""
@@ -187,11 +183,7 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
     needed = _count_needed_requests(counted, doubt)
     hint = f"; about {needed} more requests would settle it" if needed else "; too near the bound to tell"
     return Assessment(
-        objective=objective,
-        outcome=Outcome.UNDECIDED,
-        value=value,
-        reason=said + hint,
-        more_requests=needed,
+        objective=objective, outcome=Outcome.UNDECIDED, value=value, reason=said + hint, more_requests=needed
     )
 
 
@@ -200,10 +192,10 @@ def _count_needed_requests(counted: Counted, doubt: float) -> int:
     share = counted.violations / max(counted.requests, 1)
     if share >= counted.allowed:
         return 0
-    total = max(counted.requests, 1)
+    total, effect = max(counted.requests, 1), counted.effect
     while (
-        binomial_at_most(total / counted.effect, counted.allowed, share * total / counted.effect) > doubt
-        and total < _MOST_REQUESTS
+        total < _MOST_REQUESTS
+        and binomial_at_most(total / effect, counted.allowed, share * total / effect) > doubt
     ):
         total = math.ceil(total * 1.05)
     return max(total - counted.requests, 1)

@@ -9,7 +9,7 @@ import numpy as np
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load
-from tpx.perf.records import Rows, succeeded
+from tpx.perf.records import succeeded
 from tpx.perf.results import DataSummary, LevelResult, ServerBreakdown
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.summaries import rank
@@ -84,23 +84,20 @@ class ProgressMeter:
             return
         good = succeeded(self._load.records.since(self._index))
         self._at_ns, self._index = now_ns, len(self._load.records)
+        percentiles_ns: dict[float, int] = {}
+        if len(good):
+            places = {p: rank(p, len(good)) for p in WATCHED}
+            ordered = np.partition(good["end_ns"] - good["intended_ns"], tuple(places.values()))
+            percentiles_ns = {p: int(ordered[place]) for p, place in places.items()}
         self._observer.progress(
             LevelProgress(
                 level=self._level,
                 window=window,
                 max_windows=self._max_windows,
                 throughput_infer_per_s=len(good) * self._batch_size * 1e9 / elapsed_ns,
-                percentiles_ns=_compute_percentiles(good),
+                percentiles_ns=percentiles_ns,
                 failed=self._load.failed,
                 failures=tuple(f"{f.code}: {f.message}" for f in self._load.failures().values()),
                 server=server(),
             )
         )
-
-
-def _compute_percentiles(rows: Rows) -> dict[float, int]:
-    if not len(rows):
-        return {}
-    places = {p: rank(p, len(rows)) for p in WATCHED}
-    ordered = np.partition(rows["end_ns"] - rows["intended_ns"], tuple(places.values()))
-    return {p: int(ordered[place]) for p, place in places.items()}

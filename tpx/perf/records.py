@@ -5,16 +5,13 @@ Rows have the same layout in private memory and in memory shared with a worker p
 
 import struct
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import CLOCK_REALTIME, clock_gettime_ns, perf_counter_ns
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-
-from tpx.perf.clients.base import Failure
-from tpx.perf.levels import Level
 
 FIELDS = (
     "start_ns",
@@ -41,35 +38,6 @@ Rows = npt.NDArray[np.void]
 Times = npt.NDArray[np.int64]
 
 
-class ResponseArrivals:
-    """Arrival time, in ns, of each response to requests that may have several.
-
-    The field `responses` of a streamed request's row says how many entries it has; entries are in row
-    order, so that rows need no reference to them. A request with exactly one response needs no entry:
-    the response arrived when the request ended.
-    """
-
-    __slots__ = ("_times",)
-
-    def __init__(self) -> None:
-        self._times = array("q")
-
-    def __len__(self) -> int:
-        return len(self._times)
-
-    def add(self, times_ns: Sequence[int]) -> None:
-        """Add the times of the row appended along with them."""
-        self._times.extend(times_ns)
-
-    def extend(self, times_ns: Times) -> None:
-        """Add the times of many rows, such as those of a worker process."""
-        self._times.frombytes(times_ns.tobytes())
-
-    def times(self, first: int, last: int) -> Times:
-        """Return a copy of the entries from `first` to `last`; the log keeps growing."""
-        return np.array(self._times[first:last], dtype=np.int64)
-
-
 class Records:
     """Rows in the order in which requests ended.
 
@@ -88,8 +56,13 @@ class Records:
         self._pack = struct.Struct(f"<{len(FIELDS)}q").pack_into
         self._limit = block_rows * ROW_BYTES
         self._full: list[Rows] = []
-        self.arrivals = ResponseArrivals()
-        """Arrival times of responses, if requests may have several."""
+        self.arrivals = array("q")
+        """Arrival time, in ns, of each response to requests that may have several.
+
+        The field `responses` of a streamed request's row says how many entries it has; entries are in
+        row order, so that rows need no reference to them. A request with exactly one response needs no
+        entry: the response arrived when the request ended.
+        """
         self._add_block()
 
     def _add_block(self) -> None:
@@ -154,12 +127,7 @@ class Records:
 
     def since(self, index: int) -> Rows:
         """Return the rows from `index` on: a view of rows that no longer change, or a copy across blocks."""
-        per_block = self._limit // ROW_BYTES
-        parts = [block for i, block in enumerate(self._full) if (i + 1) * per_block > index]
-        parts.append(self._block[: self._offset // ROW_BYTES])
-        skip = index - max(len(self._full) - len(parts) + 1, 0) * per_block
-        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return rows[skip:]
+        return self.between(index, len(self))
 
     def between(self, first: int, last: int) -> Rows:
         """Return the rows from `first` up to `last`; copies only the blocks that they span, if several."""
@@ -174,11 +142,6 @@ class Records:
 
 MODEL_SHIFT = 32
 """Position of the model's number in a row's step, if several models are measured at once."""
-
-
-def models_of(rows: Rows) -> npt.NDArray[np.int64]:
-    """Return the model number of each row, if several models are measured at once."""
-    return cast("npt.NDArray[np.int64]", rows["step"] >> MODEL_SHIFT)
 
 
 def succeeded(rows: Rows) -> Rows:
@@ -243,34 +206,8 @@ def response_times(records: Records, numbers: range, begins: int | None = None) 
     if begins is None:
         begins = int(records.between(0, numbers.start)["responses"].sum())
     starts = np.concatenate(([0], np.cumsum(rows["responses"])))
-    return ResponseTimes(times_ns=records.arrivals.times(begins, begins + int(starts[-1])), starts=starts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LevelRecords:
-    """The requests of one level.
-
-    Window i has the `records` from `indices[i]` to `indices[i + 1]`, and lasts from `borders_ns[i]` to
-    `borders_ns[i + 1]`.
-    """
-
-    level: Level
-    records: Records
-    borders_ns: tuple[int, ...]
-    indices: tuple[int, ...]
-    failures: Mapping[int, Failure]
-    """Meaning of each failed status."""
-
-    def pieces(self) -> Iterator["Piece"]:
-        """Yield the rows of all windows in pieces: the output made of them is many times their size."""
-        records = self.records
-        span = range(self.indices[0], self.indices[-1]) if self.indices else range(0)
-        before = int(records.between(0, span.start)["responses"].sum())
-        for start in range(span.start, span.stop, PIECE_ROWS):
-            numbers = range(start, min(start + PIECE_ROWS, span.stop))
-            rows = records.between(numbers.start, numbers.stop)
-            yield Piece(numbers=numbers, rows=rows, times=response_times(records, numbers, before))
-            before += int(rows["responses"].sum())
+    times_ns = np.array(records.arrivals[begins : begins + int(starts[-1])], np.int64)
+    return ResponseTimes(times_ns=times_ns, starts=starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -282,17 +219,11 @@ class Piece:
     times: ResponseTimes
 
 
-class Recorder(Protocol):
-    """Writes the records of each finished level."""
-
-    def begin(self, records: Records) -> None:
-        """Prepare for a level whose rows will be in `records`."""
-
-    def record(self, level: LevelRecords) -> None:
-        """Write a finished level, whatever its result."""
-
-    def close(self) -> None:
-        """Complete the file; no level follows."""
-
-    def abandon(self) -> None:
-        """Remove the file; the run failed."""
+def pieces(records: Records, span: range) -> Iterator[Piece]:
+    """Yield the rows of a span in pieces: the output made of them is many times their size."""
+    before = int(records.between(0, span.start)["responses"].sum())
+    for start in range(span.start, span.stop, PIECE_ROWS):
+        numbers = range(start, min(start + PIECE_ROWS, span.stop))
+        rows = records.between(numbers.start, numbers.stop)
+        yield Piece(numbers=numbers, rows=rows, times=response_times(records, numbers, before))
+        before += int(rows["responses"].sum())

@@ -432,11 +432,6 @@ class LevelResult:
         return self.throughput_infer_per_s < DELIVERED * self.level.value * self.batch_size
 
     @property
-    def stabilizing_latency_ns(self) -> int:
-        """Latency at the stabilizing percentile; 0 if no request succeeded."""
-        return self.latency.at(self.percentile) if self.latency else 0
-
-    @property
     def meets_limits(self) -> bool:
         """True if perf_analyzer would have included the level in its results."""
         return self.verdict in (Verdict.OK, Verdict.CLIENT_BOUND) and not self.interrupted

@@ -11,15 +11,12 @@ from itertools import islice
 
 from tpx.errors import MeasurementError, WireError
 from tpx.perf.levels import Level, LevelRange
-from tpx.perf.loops import event_loop
 from tpx.perf.observer import SILENT, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
-
-__all__ = ["event_loop", "run"]
 
 MOST_STEPS, MOST_DOUBLINGS = 1 << 16, 64
 """Limits on linear and geometric steps, after which the search of a range without end gives up."""
@@ -40,11 +37,7 @@ class Levels:
 
 
 async def run(
-    spec: SessionSpec,
-    *,
-    observer: Observer = SILENT,
-    stop: asyncio.Event | None = None,
-    in_process: str = "",
+    spec: SessionSpec, *, observer: Observer = SILENT, stop: asyncio.Event | None = None, in_process: str = ""
 ) -> Report:
     """Measure all levels and report them. Setting `stop` ends the run with the levels measured so far."""
     stop = stop or asyncio.Event()

@@ -1,7 +1,7 @@
 """The server's own statistics of a measurement: the growth of its counters."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from tpx.errors import MeasurementError, TpxError
@@ -93,10 +93,15 @@ class ServerStatistics:
         if key is None:
             return None
         parts = [self._build_breakdown(composing, before, after) for composing in tree.composing]
-        return replace(
-            growth(after[key], before.get(key)),
+        grown: dict[str, Any] = {
+            name: _compute_growth(after[key], before.get(key), name) for name in _COUNTERS
+        }
+        return ServerBreakdown(
+            model=after[key].model,
+            version=after[key].version,
             response_cache=tree.response_cache,
             composing=tuple(p for p in parts if p is not None),
+            **grown,
         )
 
     def _find_used_version(self, key: ModelKey, before: Snapshot, after: Snapshot) -> ModelKey | None:
@@ -132,9 +137,3 @@ def _compute_growth(after: ModelCounters, before: ModelCounters | None, counter:
     """Return the growth of a counter. One that fell, because the model was reloaded, counts from zero."""
     start = before[counter] if before is not None else 0
     return after[counter] - start if after[counter] >= start else after[counter]
-
-
-def growth(after: ModelCounters, before: ModelCounters | None) -> ServerBreakdown:
-    """Return the difference of two readings of one model version."""
-    grown: Mapping[str, Any] = {name: _compute_growth(after, before, name) for name in _COUNTERS}
-    return ServerBreakdown(model=after.model, version=after.version, **grown)

@@ -18,7 +18,7 @@ from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest, check_openable, open_load, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
-from tpx.perf.measure.collectors import Collector, MetricsCollector, RequestsCollector
+from tpx.perf.measure.collectors import Collector, MetricsCollector, request_sections
 from tpx.perf.measure.ledger import LevelLedger
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
@@ -26,14 +26,12 @@ from tpx.perf.measure.wakeups import FEW_IN_FLIGHT, processors_awake
 from tpx.perf.observer import SILENT, Observer, ProgressMeter
 from tpx.perf.options import SessionSpec
 from tpx.perf.records import wall_offset_ns
-from tpx.perf.results import LevelResult, Sections
+from tpx.perf.results import LevelResult
 from tpx.perf.settings import LevelSettings
 
 if TYPE_CHECKING:
     from tpx.perf.capture import Capture
-    from tpx.perf.levels import Share
-    from tpx.perf.loads.worker import OpenTarget
-    from tpx.perf.loads.workers import RunningWorker, WorkerPool
+    from tpx.perf.loads.workers import WorkerPool
 
 Connect = Callable[[SessionSpec, str, "Capture | None"], AbstractAsyncContextManager[ConnectedModel]]
 
@@ -69,7 +67,8 @@ class Session:
         self._stack = AsyncExitStack()
         self._capture: Capture | None = None
         self._workers: WorkerPool | None = None
-        self._collectors: list[Collector] = []
+        self._collectors: list[Collector] | None = None
+        """Opened with the first level."""
 
     async def __aenter__(self) -> Self:
         spec = self.spec
@@ -84,11 +83,9 @@ class Session:
             self.connected = await stack.enter_async_context(opened)
             self.settings = _complete_settings(spec, self.connected)
             self._processes = spec.pace.cluster or workers_for(spec.levels, self.settings)
-            levels = self.spec.levels
+            levels = spec.levels
             # with a limit or objectives the run may end long before the highest level
-            ends_early = levels.end is not None and bool(
-                self.spec.windows.latency_threshold or self.spec.answers.slo
-            )
+            ends_early = levels.end is not None and (spec.windows.latency_threshold or spec.answers.slo)
             highest = Level(levels.mode, levels.start if ends_early else levels.highest or levels.start)
             slots = self.connected.client.slots_per_connection
             check_openable(highest, self.settings, slots, self._processes)
@@ -106,57 +103,53 @@ class Session:
         Raises UsageError if this machine cannot open the load, WireError or MeasurementError if the
         server refuses connections or a worker process is gone.
         """
-        settings = settings or self.settings
-        if not self._collectors:
-            await self._begin_run()
-        batch_size = self.spec.inputs.batch_size
-        self._observer.level_started(level)
+        settings, observer = settings or self.settings, self._observer
+        collectors = self._collectors
+        if collectors is None:
+            collectors = self._collectors = await self._begin_run()
+        batch_size, statistics = self.spec.inputs.batch_size, self.connected.statistics
+        observer.level_started(level)
         awake = processors_awake(self.spec.address) if settings.pace.poll == "busy" else nullcontext()
         with quiet_memory(), waiting(settings.pace.poll), awake:
             if settings.warmup_requests or settings.warmup_s:
                 warming = await self._open_load(level, settings, warming=True)
-                meter = ProgressMeter(warming, self._observer, level, settings.max_windows, batch_size)
+                meter = ProgressMeter(warming, observer, level, settings.max_windows, batch_size)
                 await warm_up(warming, settings, self._stop, meter)
             load = await self._open_load(level, settings)
-            for collector in self._collectors:
+            for collector in collectors:
                 await collector.begin(load)
-            statistics = self.connected.statistics
             ledger = LevelLedger(load.records, settings, level, batch_size)
-            meter = ProgressMeter(load, self._observer, level, settings.max_windows, batch_size)
+            meter = ProgressMeter(load, observer, level, settings.max_windows, batch_size)
             measured = await LevelMeasurement(load, statistics, ledger, meter, self._stop).run()
-        sections: Sections = {}
-        for collector in self._collectors:
+        sections = request_sections(self.connected, self.spec.address, load, measured)
+        for collector in collectors:
             sections |= await collector.finish(load, measured)
         result = level_result(measured, sections)
-        for notice in statistics.take_notices():
-            self._observer.notice(notice)
-        for notice in self._workers.take_notices() if self._workers else ():
-            self._observer.notice(notice)
-        self._observer.level_finished(result)
+        for notice in (*statistics.take_notices(), *(self._workers.take_notices() if self._workers else ())):
+            observer.notice(notice)
+        observer.level_finished(result)
         return result
 
     def _build_pool(self) -> "WorkerPool":
         """Return the processes that share the load: on this machine, or one on each of several nodes."""
-        from tpx.perf.loads.workers import LocalWorker, WorkerPool  # late: most loads need one process
+        from tpx.perf.loads.workers import LocalWorker, StartWorker, WorkerPool  # late: most runs need none
 
-        opening = partial(open_model, self.spec)
-        streamed = self.connected.client.streams
-        start: Callable[[Share, OpenTarget], RunningWorker] = LocalWorker
+        start: StartWorker = LocalWorker
         if self.spec.pace.cluster:
-            from tpx.perf.loads.nodes import Nodes
+            from tpx.perf.loads.nodes import ray_nodes
 
-            start = self._stack.enter_context(Nodes(self._processes))
-        return WorkerPool(self._processes, opening, start, streamed=streamed)
+            start = self._stack.enter_context(ray_nodes(self._processes))
+        streamed = self.connected.client.streams
+        return WorkerPool(self._processes, partial(open_model, self.spec), start, streamed=streamed)
 
-    async def _begin_run(self) -> None:
+    async def _begin_run(self) -> list[Collector]:
         """Open what levels need besides connections, and report the run to the observer."""
         spec, stack = self.spec, self._stack
-        collectors: list[Collector] = [RequestsCollector(self.connected, spec.address)]
+        collectors: list[Collector] = []
         reason = _explain_single_process(spec)
-        if reason and spec.pace.workers > 1:
-            raise UsageError(f"--workers {spec.pace.workers}: {reason}")
-        if reason and spec.pace.cluster:
-            raise UsageError(f"--cluster {spec.pace.cluster}: {reason}")
+        if reason and (spec.pace.workers > 1 or spec.pace.cluster):
+            name = "workers" if spec.pace.workers > 1 else "cluster"
+            raise UsageError(f"--{name} {getattr(spec.pace, name)}: {reason}")
         if spec.pace.cluster or (self._processes > 1 and not reason):
             self._workers = await stack.enter_async_context(self._build_pool())
         place = spec.metrics.place(spec.parsed_address.host)
@@ -179,7 +172,7 @@ class Session:
             )
         for notice in self.connected.notices:
             self._observer.notice(notice)
-        self._collectors = collectors
+        return collectors
 
     async def _open_load(self, level: Level, settings: LevelSettings, *, warming: bool = False) -> Load:
         processes = 1 if self._workers is None else self._workers.count

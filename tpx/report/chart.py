@@ -30,7 +30,9 @@ class Scale:
 
 def linear_scale(values: Sequence[float], *, count: int = 5) -> Scale:
     """Return a scale from zero to a round value above the maximum, with about `count` round steps."""
-    step = _choose_step(max(values, default=1.0) or 1.0, count)
+    rough = (max(values, default=1.0) or 1.0) / count
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    step = next(each * magnitude for each in (1, 2, 2.5, 5, 10) if each * magnitude >= rough * (1 - 1e-9))
     steps = max(1, math.ceil(max(values, default=1.0) / step - 1e-9))
     marks = tuple(step * i for i in range(steps + 1))
     return Scale(low=0.0, high=marks[-1], logarithmic=False, marks=marks)
@@ -59,14 +61,6 @@ def scale_for(values: Sequence[float]) -> Scale:
 def format_mark(value: float) -> str:
     """Return `0`, `0.5`, `20`, `1,500`, without superfluous digits."""
     return f"{value:,.0f}" if value == round(value) else f"{value:.6f}".rstrip("0")
-
-
-def _choose_step(span: float, count: int) -> float:
-    rough = span / count
-    magnitude = 10.0 ** math.floor(math.log10(rough))
-    return next(
-        factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= rough * (1 - 1e-9)
-    )
 
 
 STYLES = 7
@@ -139,13 +133,6 @@ class Line:
     faint: bool = False
     """Draw lighter, behind the other lines."""
 
-    def heights(self) -> Iterator[float]:
-        """Yield every value that the y axis must cover."""
-        for dot in self.dots:
-            yield dot.y
-        for ends in self.spread:
-            yield from ends
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
@@ -167,9 +154,7 @@ class Axis:
 
     def fitted(self, values: list[float]) -> Scale:
         """Return the scale of the axis for these values."""
-        if self.scale is not None:
-            return self.scale
-        return scale_for(values) if self.auto else linear_scale(values)
+        return self.scale or (scale_for if self.auto else linear_scale)(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +188,8 @@ class Chart:
     def __post_init__(self) -> None:
         every = (*self.lines, *self.background)
         across = [dot.x for line in every for dot in line.dots]
-        up = [value for line in every for value in line.heights()]
-        across += [mark.value for mark in self.marks if mark.upright]
-        up += [mark.value for mark in self.marks if not mark.upright]
+        up = [dot.y for line in every for dot in line.dots]
+        up += [end for line in every for ends in line.spread for end in ends]
+        for mark in self.marks:
+            (across if mark.upright else up).append(mark.value)
         object.__setattr__(self, "scales", (self.x.fitted(across), self.y.fitted(up)))

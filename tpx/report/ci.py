@@ -18,7 +18,6 @@ from tpx.report.document import (
     Note,
     Section,
     Statement,
-    TableRow,
 )
 
 MOST_ROWS, MOST_FILTERED_ROWS = 60, 10
@@ -39,7 +38,10 @@ def _yield_section(section: Section) -> Iterator[str]:
     title = escaped(section.title)
     for block in section.blocks:
         if isinstance(block, Statement):
-            yield from _yield_statement(block, title)
+            subject = f"{title}: " if title else ""
+            yield from (f"### {_SIGNS[block.tone]} {subject}{_format_prose(block.sentence)}", "")
+            for text in filter(None, (block.detail, block.caution)):
+                yield from (_format_prose(text), "")
             title = ""
     if title:
         yield from (f"**{title}**", "")
@@ -47,14 +49,6 @@ def _yield_section(section: Section) -> Iterator[str]:
         yield from (_format_prose(section.lead), "")
     for block in section.blocks:
         yield from _yield_block(block)
-
-
-def _yield_statement(statement: Statement, title: str) -> Iterator[str]:
-    subject = f"{title}: " if title else ""
-    yield from (f"### {_SIGNS[statement.tone]} {subject}{_format_prose(statement.sentence)}", "")
-    for text in (statement.detail, statement.caution):
-        if text:
-            yield from (_format_prose(text), "")
 
 
 def _yield_block(block: Block) -> Iterator[str]:
@@ -80,19 +74,14 @@ def _yield_table(grid: DataTable) -> Iterator[str]:
     columns = [grid.columns[i] for i in kept]
     yield "| " + " | ".join(escaped(column.header) for column in columns) + " |"
     yield "|" + "|".join("---:" if column.numeric else "---" for column in columns) + "|"
-    rows = _select_first_rows(grid)
+    most = MOST_FILTERED_ROWS if grid.filtered else MOST_ROWS
+    rows = list(grid.rows[:most])
+    # the default replaces the last row if it would be missing
+    rows[-1:] = [row for row in grid.rows[most:] if row.emphasis == "default"][:1] or rows[-1:]
     for row in rows:
         yield "| " + " | ".join(_format_cell(row.cells[i], grid.columns[i]) for i in kept) + " |"
     if len(rows) < len(grid.rows):
         yield from ("", f"{len(grid.rows) - len(rows)} more in the report.")
-
-
-def _select_first_rows(grid: DataTable) -> list[TableRow]:
-    """Return the first rows; the last is replaced by the default if it would be missing."""
-    most = MOST_FILTERED_ROWS if grid.filtered else MOST_ROWS
-    rows = list(grid.rows[:most])
-    rows[-1:] = [row for row in grid.rows[most:] if row.emphasis == "default"][:1] or rows[-1:]
-    return rows
 
 
 def _format_cell(cell: Cell, column: Column) -> str:
@@ -143,24 +132,19 @@ def to_junit(name: str, cases: Sequence[Case], *, started: str = "", error: str 
     if started:
         suite.set("timestamp", started.partition("+")[0].partition(".")[0])
     suite.set("time", f"{sum(case.time_s for case in cases):.3f}")
-    suite.extend(map(_build_element, cases))
+    for case in cases:
+        text = _replace_invalid(case.name)
+        element = SubElement(suite, "testcase", classname=case.suite, name=text, time=f"{case.time_s:.3f}")
+        if case.outcome != "passed":
+            outcome = SubElement(element, case.outcome, message=_replace_invalid(case.message))
+            if case.kind:
+                outcome.set("type", case.kind)
+        if case.output:
+            SubElement(element, "system-out").text = _replace_invalid(case.output)
     if error:
         SubElement(suite, "system-err").text = _replace_invalid(error)
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _build_element(case: Case) -> Element:
-    made = Element(
-        "testcase", classname=case.suite, name=_replace_invalid(case.name), time=f"{case.time_s:.3f}"
-    )
-    if case.outcome != "passed":
-        element = SubElement(made, case.outcome, message=_replace_invalid(case.message))
-        if case.kind:
-            element.set("type", case.kind)
-    if case.output:
-        SubElement(made, "system-out").text = _replace_invalid(case.output)
-    return made
 
 
 def _replace_invalid(text: str) -> str:

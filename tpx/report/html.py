@@ -80,7 +80,7 @@ def chart_picture(chart: Chart | None) -> Picture | None:
         return None
     drawing, compact = lay_out(chart), lay_out(chart, compact=True)
     entries = [
-        _build_legend_entry(
+        legend_entry(
             series.name,
             style=series.style,
             line=bool(series.path),
@@ -90,11 +90,11 @@ def chart_picture(chart: Chart | None) -> Picture | None:
         for series in drawing.series
     ]
     if chart.background:
-        entries.append(_build_legend_entry(f"{len(chart.background)} other configurations", kind="back"))
+        entries.append(legend_entry(f"{len(chart.background)} other configurations", kind="back"))
     if any(not point.stable for series in drawing.series for point in series.points):
-        entries.append(_build_legend_entry("hollow: not stable", kind="hollow"))
+        entries.append(legend_entry("hollow: not stable", kind="hollow"))
     if any(series.context for series in drawing.series):
-        entries.append(_build_legend_entry(chart.context_name, kind="context"))
+        entries.append(legend_entry(chart.context_name, kind="context"))
     return Picture(
         svg=render_svg("chart.svg.j2", drawing=drawing),
         compact_svg=render_svg("chart.svg.j2", drawing=compact),
@@ -104,10 +104,6 @@ def chart_picture(chart: Chart | None) -> Picture | None:
     )
 
 
-def part_entry(kind: str, name: str, color: str) -> LegendEntry:
-    """Return the legend entry for a segment of stacked bars."""
-    return _build_legend_entry(name, kind=f"part {kind}", color=color)
-
-
-def _build_legend_entry(name: str, **swatch: object) -> LegendEntry:
+def legend_entry(name: str, **swatch: object) -> LegendEntry:
+    """Return a legend entry; `kind` of its swatch is that of a series by default."""
     return LegendEntry(name=name, swatch=render_svg("swatch.svg.j2", **{"kind": "series", **swatch}))

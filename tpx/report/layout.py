@@ -1,6 +1,6 @@
 """Layout of a chart within a frame: all positions in pixels, for `chart.svg.j2` to draw."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,18 +41,13 @@ class LabelPlacer:
         self._edges = (left, top, right, bottom)
         self._taken: list[_Box] = []
 
-    def reserve_point(self, place: Place, radius: float) -> None:
-        """Keep labels off a marker."""
-        x, y = place
-        self._taken.append((x - radius, y - radius, x + radius, y + radius))
-
-    def reserve_line(self, start: Place, end: Place) -> None:
-        """Keep labels off a line."""
+    def reserve(self, start: Place, end: Place, radius: float = 1) -> None:
+        """Keep labels off a line, or off a marker if both ends are the same."""
         (x0, y0), (x1, y1) = start, end
         # small boxes, too close to each other for a label to fit between
         steps = max(1, int(max(abs(x1 - x0), abs(y1 - y0)) / 5))
         middles = [(x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps) for i in range(steps + 1)]
-        self._taken += [(x - 1, y - 1, x + 1, y + 1) for x, y in middles]
+        self._taken += [(x - radius, y - radius, x + radius, y + radius) for x, y in middles]
 
     def place(self, point: Place, text: str) -> PlacedLabel | None:
         """Place a label above, below, right, left or at a corner of a point; return None without room."""
@@ -93,12 +88,12 @@ CONTEXT_RADIUS_PX = 2.6
 FRAMES = {
     "tall": ChartFrame(),
     "low": ChartFrame(height=300, bottom=242),
-    "half": ChartFrame(width=560, height=340, right=540, bottom=282),
+    "half": ChartFrame(width=560, height=340, right=534, bottom=282),
 }
 COMPACT = {
-    "tall": ChartFrame(width=440, height=400, left=52, right=430, top=30, bottom=346, compact=True),
-    "low": ChartFrame(width=440, height=280, left=52, right=430, top=30, bottom=226, compact=True),
-    "half": ChartFrame(width=440, height=320, left=52, right=430, top=30, bottom=266, compact=True),
+    "tall": ChartFrame(width=440, height=400, left=52, right=414, top=30, bottom=346, compact=True),
+    "low": ChartFrame(width=440, height=280, left=52, right=414, top=30, bottom=226, compact=True),
+    "half": ChartFrame(width=440, height=320, left=52, right=414, top=30, bottom=266, compact=True),
 }
 
 
@@ -173,8 +168,7 @@ class Drawing:
 
 def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
     """Lay out a chart for wide or narrow (`compact`) screens; labels without room are omitted."""
-    frame = (COMPACT if compact else FRAMES)[chart.size]
-    return _Layout(chart, frame).drawing()
+    return _Layout(chart, (COMPACT if compact else FRAMES)[chart.size]).drawing()
 
 
 class _Layout:
@@ -199,34 +193,41 @@ class _Layout:
             y_ticks=tuple(Tick(self._scale_y(value), text) for value, text in up.named_marks()),
             series=tuple(self._build_series(number, line) for number, line in enumerate(chart.lines)),
             background=tuple(self._build_path(line) for line in chart.background),
-            rules=tuple(self._iter_marks()),
+            rules=tuple(
+                MarkLine(
+                    at=(at := self._scale_x(mark.value) if mark.upright else self._scale_y(mark.value)),
+                    text=mark.text,
+                    upright=mark.upright,
+                    anchor="end" if mark.upright and at > (frame.left + frame.right) / 2 else "start",
+                )
+                for mark in chart.marks
+            ),
         )
 
     def _scale_x(self, value: float) -> float:
-        return self._interpolate(self._chart.scales[0].share(value), self._frame.left, self._frame.right)
+        left, right = self._frame.left, self._frame.right
+        return round(left + self._chart.scales[0].share(value) * (right - left), 1)
 
     def _scale_y(self, value: float) -> float:
-        return self._interpolate(self._chart.scales[1].share(value), self._frame.bottom, self._frame.top)
-
-    @staticmethod
-    def _interpolate(share: float, start: float, end: float) -> float:
-        return round(start + share * (end - start), 1)
+        bottom, top = self._frame.bottom, self._frame.top
+        return round(bottom + self._chart.scales[1].share(value) * (top - bottom), 1)
 
     def _place_dot(self, dot: Dot) -> Place:
         return self._scale_x(dot.x), self._scale_y(dot.y)
 
     def _reserve_line(self, line: Line) -> None:
         for dot in line.dots:
-            self._labels.reserve_point(self._place_dot(dot), dot.radius_px or 6)
+            self._labels.reserve(self._place_dot(dot), self._place_dot(dot), dot.radius_px or 6)
         for dot, ends in zip(line.dots, line.spread, strict=False):
-            self._labels.reserve_line(*((self._scale_x(dot.x), self._scale_y(end)) for end in ends))
+            low, high = ((self._scale_x(dot.x), self._scale_y(end)) for end in ends)
+            self._labels.reserve(low, high)
         for before, after in pairwise(line.dots):
             start, end = self._place_dot(before), self._place_dot(after)
             if line.shape == "steps":
-                self._labels.reserve_line(start, (end[0], start[1]))
-                self._labels.reserve_line((end[0], start[1]), end)
+                self._labels.reserve(start, (end[0], start[1]))
+                self._labels.reserve((end[0], start[1]), end)
             elif line.shape == "joined" and not after.apart:
-                self._labels.reserve_line(start, end)
+                self._labels.reserve(start, end)
 
     def _build_series(self, number: int, line: Line) -> Series:
         style = STYLES - 1 if line.faint else number % STYLES
@@ -234,11 +235,19 @@ class _Layout:
             (self._scale_x(dot.x), self._scale_y(low), self._scale_y(high))
             for dot, (low, high) in zip(line.dots, line.spread, strict=False)
         ]
+        points = []
+        for dot in line.dots if line.marked else ():
+            x, y = self._place_dot(dot)
+            radius = CONTEXT_RADIUS_PX if dot.context else dot.radius_px
+            path = _draw_circle(x, y, radius) if radius else marker(style, x, y)
+            points.append(
+                Point(x=x, y=y, marker=path, title=dot.title, stable=dot.stable, context=dot.context)
+            )
         return Series(
             name=line.name,
             style=style,
             path=self._build_path(line),
-            points=tuple(self._build_point(style, dot) for dot in line.dots) if line.marked else (),
+            points=tuple(points),
             labels=tuple(
                 label
                 for dot in line.dots
@@ -250,12 +259,6 @@ class _Layout:
             whiskers=" ".join(f"M{at:g},{low:g} V{high:g}" for at, low, high in ends if abs(low - high) > 1),
             faint=line.faint,
         )
-
-    def _build_point(self, style: int, dot: Dot) -> Point:
-        x, y = self._place_dot(dot)
-        radius = CONTEXT_RADIUS_PX if dot.context else dot.radius_px
-        path = _draw_circle(x, y, radius) if radius else marker(style, x, y)
-        return Point(x=x, y=y, marker=path, title=dot.title, stable=dot.stable, context=dot.context)
 
     def _build_path(self, line: Line) -> str:
         if line.shape == "dots":
@@ -271,13 +274,6 @@ class _Layout:
                 joined.append([])
             joined[-1].append(self._place_dot(dot))
         return " ".join("M" + " L".join(f"{x:g},{y:g}" for x, y in places) for places in joined)
-
-    def _iter_marks(self) -> Iterator[MarkLine]:
-        middle = (self._frame.left + self._frame.right) / 2
-        for mark in self._chart.marks:
-            at = self._scale_x(mark.value) if mark.upright else self._scale_y(mark.value)
-            anchor = "end" if mark.upright and at > middle else "start"
-            yield MarkLine(at=at, text=mark.text, upright=mark.upright, anchor=anchor)
 
 
 def _thin_labels(ticks: Sequence[Tick]) -> tuple[Tick, ...]:

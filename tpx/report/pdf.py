@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tpx.errors import MeasurementError, Unsupported
-from tpx.report.document import Block, Column, DataTable, Details, Document, Group, Picture, Section
+from tpx.report.document import Block, Column, DataTable, Details, Document, Group, Picture
 from tpx.report.html import TEMPLATES, columns, rows, standalone
 
 MOST_COLUMNS, MOST_ROWS = 12, 60
@@ -33,11 +33,27 @@ def write_pdf(document: Document, path: Path) -> None:
         "title": document.title,
         "subtitle": document.subtitle,
         "notice": document.notice,
-        "rows": [[_encode_section(found) for found in run] for run in rows(document.sections)],
+        "rows": [
+            [
+                {
+                    "title": found.title,
+                    "chapter": bool(found.chapter),
+                    "runs": [
+                        [_encode_block(block) for block in blocks]
+                        for blocks in columns(_select_printed(found.blocks))
+                    ],
+                }
+                for found in run
+            ]
+            for run in rows(document.sections)
+        ],
     }
+    # without the sans-serif font typst uses its own serif font
+    package = importlib.util.find_spec(FONT_PACKAGE)
+    fonts = [Path(package.origin).parent / "files"] if package is not None and package.origin else []
     content = typst.compile(
         TEMPLATES / "report.typ",
-        font_paths=_find_font_paths(),
+        font_paths=fonts,
         sys_inputs={"document": msgspec.json.encode(data).decode()},
     )
     try:
@@ -45,22 +61,6 @@ def write_pdf(document: Document, path: Path) -> None:
         path.write_bytes(content)
     except OSError as exc:
         raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
-
-
-def _find_font_paths() -> list[Path]:
-    """Return the directory of the sans-serif font; without it typst uses its own serif font."""
-    package = importlib.util.find_spec(FONT_PACKAGE)
-    if package is None or package.origin is None:
-        return []
-    return [Path(package.origin).parent / "files"]
-
-
-def _encode_section(found: Section) -> Mapping[str, object]:
-    return {
-        "title": found.title,
-        "chapter": bool(found.chapter),
-        "runs": [[_encode_block(block) for block in run] for run in columns(_select_printed(found.blocks))],
-    }
 
 
 def _select_printed(blocks: Sequence[Block]) -> tuple[Block, ...]:

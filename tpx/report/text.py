@@ -45,17 +45,14 @@ class Table:
         lines = self._align_rows([self.headers, *self.rows], self.padding)
         if width is None or not self.rows or max(map(len, lines)) <= width:
             return "\n".join((*self._format_heading(None), *lines))
-        return self._drop_uniform_columns()._fit_width(width)
-
-    def _drop_uniform_columns(self) -> "Table":
-        """Return the table without columns of one value in all rows, which the title states instead."""
-        uniform = {i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1}
+        # the title states the value of a column of one value in all rows
+        uniform = [i for i in range(len(self.headers)) if len({row[i] for row in self.rows}) == 1]
         if len(uniform) == len(self.headers):
-            return self
-        same = [f"{self.headers[i]} {self.rows[0][i]}" for i in sorted(uniform) if self.rows[0][i]]
+            return self._fit_width(width)
+        same = [f"{self.headers[i]} {self.rows[0][i]}" for i in uniform if self.rows[0][i]]
         lead = f"{self.title}, all with" if self.title else "All with"
         title = f"{lead} {', '.join(same)}" if same else self.title
-        return replace(self._drop_columns(uniform), title=title)
+        return replace(self._drop_columns({*uniform}), title=title)._fit_width(width)
 
     def _drop_columns(self, left_out: set[int]) -> "Table":
         kept = [i for i in range(len(self.headers)) if i not in left_out]
@@ -83,9 +80,8 @@ class Table:
         return "\n".join((*self._format_heading(width), *self._align_rows(lines, 1)))
 
     def _format_heading(self, width: int | None) -> list[str]:
-        if not self.title:
-            return []
-        return textwrap.wrap(f"{self.title}:", width) if width else [f"{self.title}:"]
+        title = f"{self.title}:" if self.title else ""
+        return textwrap.wrap(title, width) if width else [title] * bool(title)
 
     def _align_rows(self, rows: Sequence[Sequence[str]], padding: int) -> list[str]:
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -146,10 +142,8 @@ def _format_block(block: Block, width: int | None) -> str:
         case DataTable():
             return table_of(block).to_console(width)
         case Statement():
-            lines = [wrapped(block.sentence, width)]
-            return "\n".join(
-                [*lines, *(wrapped(f"  {t}", width) for t in (block.detail, block.caution) if t)]
-            )
+            more = [f"  {text}" for text in (block.detail, block.caution) if text]
+            return "\n".join(wrapped(line, width) for line in (block.sentence, *more))
         case Note():
             return wrapped(block.text, width)
         case Bullets():

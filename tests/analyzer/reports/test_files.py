@@ -13,7 +13,7 @@ import pytest
 
 from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.analyzer.reports.test_html import measured
-from tests.report.reading import pdf_text, read
+from tests.report.reading import pdf_pages, pdf_text, read
 from tpx.analyzer.reports.charts import parts_of
 from tpx.analyzer.reports.files import ReportFiles, junit_text, markdown_text, write_reports
 from tpx.analyzer.reports.json import report_json
@@ -197,6 +197,12 @@ def test_reports_that_are_skipped_are_not_written(
     skipped = replace(wanted, summaries=flag != "summaries", detailed=flag != "detailed")
     write_reports(view_of(two, export_path=tmp_path), skipped)
     assert {p.name for p in (tmp_path / "reports").iterdir()} == {"summaries", "detailed"} - {absent}
+
+
+def test_the_pdf_of_two_small_models_has_at_most_eight_pages(batching: Run, tmp_path: Path) -> None:
+    two = replace(batching, models=batching.models * 2)
+    write_reports(view_of(two), ReportFiles(pdf=tmp_path / "a.pdf", detailed=False, summaries=False))
+    assert pdf_pages(tmp_path / "a.pdf") <= 8
 
 
 def test_the_best_of_all_models_are_compared_where_that_is_asked_for(batching: Run) -> None:

@@ -66,6 +66,15 @@ async def _look(browser: Browser, shown: dict[str, Any]) -> None:
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     await browser.call("Emulation.setEmulatedMedia", features=dark)
     shown["colors"] = {light, await browser.evaluate(color)}
+    desk = {"width": 1400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    await browser.call("Emulation.setDeviceMetricsOverride", **desk)
+    # the words of an option's value: those that fit are on one line
+    shown["broken"] = await browser.evaluate(
+        "[...document.querySelectorAll('dd')].filter(d => d.innerText.length < 24 && d.offsetHeight > 30)"
+        ".map(d => d.innerText)"
+    )
+    table = "document.querySelector('#model-0-configurations').parentElement"
+    shown["cut_px"] = await browser.evaluate(f"{table}.scrollWidth - {table}.clientWidth")
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     await browser.call("Emulation.setDeviceMetricsOverride", **phone)
     shown["overflow"] = await browser.evaluate("document.documentElement.scrollWidth - 390")
@@ -91,5 +100,7 @@ def test_a_person_can_sort_and_filter_and_read_it_in_the_dark_and_on_a_phone(
     assert (shown["found"], shown["counted"]) == (1, "1 of 6 rows")
     assert shown["buttons"][0] == "Download JSON"
     assert len(shown["colors"]) == 2
+    assert shown["broken"] == []
+    assert shown["cut_px"] == 0
     assert shown["overflow"] <= 0
     assert shown["printed"] == 6

@@ -78,5 +78,13 @@ def test_every_output_of_a_run_shows_the_same_throughput_of_what_it_recommends(
     found = throughputs(tmp_path, best.name, load.value, capsys.readouterr().out)
 
     assert [output for output, figures in found.items() if not figures] == []
+    with (tmp_path / "results" / "metrics-model-inference.csv").open(encoding="utf-8") as file:
+        row = next(
+            r
+            for r in csv.DictReader(file)
+            if (r["Model Config Path"], r["Concurrency"]) == (best.name, str(load.value))
+        )
+    assert best.figures.latency.p99_ns is not None
+    assert rounded(float(row["p99 Latency (ms)"])) == rounded(best.figures.latency.p99_ns / 1e6)
     shown = {rounded(float(figure.replace(",", ""))) for figures in found.values() for figure in figures}
     assert shown == {rounded(best.figures.throughput)}, found

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.reports.tables import gpu_table, inference_table, server_table, write_csv
+from tpx.analyzer.reports.tables import for_people, gpu_table, inference_table, server_table, write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import GpuUse, Latency, LoadPoint, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
+from tpx.report.text import Table
 
 Replay = Callable[..., Run]
 
@@ -54,7 +55,7 @@ def test_the_inference_file_has_model_analyzers_bytes(two: Run, tmp_path: Path) 
     assert (tmp_path / "csv" / "i.csv").read_bytes() == (
         b"Model,Batch,Concurrency,Model Config Path,Instance Group,Max Batch Size,Satisfies Constraints,"
         b"Throughput (infer/sec),p99 Latency (ms)\n"
-        b"alexnet,1,4,alexnet_config_default,1:GPU,0,Yes,100.1,9.9\n"
+        b"alexnet,1,4,alexnet_config_default,1:GPU,0,Yes,100.1,9.94\n"
         b"alexnet,1,4,alexnet_config_0,1:GPU,0,No,250.0,31.2\n"
         b"\n"
     )
@@ -198,16 +199,25 @@ def test_loads_of_requests_a_second_have_their_own_column(replay: Replay) -> Non
 def test_on_a_narrow_terminal_a_table_says_once_what_is_the_same_in_every_row(two: Run) -> None:
     table = inference_table(two, with_memory=False)
     assert table.to_console(200) == table.to_console()
-    lines = table.to_console(80).splitlines()
+    lines = for_people(table).to_console(80).splitlines()
     assert lines == [
         "Models (Inference), all with Model alexnet, Batch 1, Concurrency 4, Instance",
         "Group 1:GPU, Max Batch Size 0:",
         "Model Config Path       Satisfies    Throughput   p99",
         "                        Constraints  (infer/sec)  Latency",
         "                                                  (ms)",
-        "alexnet_config_default  Yes          100.1        9.9",
-        "alexnet_config_0        No           250.0        31.2",
+        "alexnet_config_default  Yes          100          9.94",
+        "alexnet_config_0        No           250          31.2",
     ]
+
+
+def test_a_terminal_shows_the_digits_of_the_reports_and_the_file_no_fewer() -> None:
+    table = Table(
+        title="t",
+        headers=("Model v1.25", "Throughput (infer/sec)", "p99 Latency (ms)"),
+        rows=(("m_1.25", "16283.1", "0.379"), ("a,b", "421.0, [184.5,236.5]", "")),
+    )
+    assert for_people(table).rows == (("m_1.25", "16,300", "0.379"), ("a,b", "421, [184,236]", ""))
 
 
 def test_a_figure_that_no_row_has_is_not_among_what_they_share(two: Run) -> None:

@@ -10,8 +10,16 @@ from tpx.analyzer.results.measurement import Configuration, Decision, LoadPoint,
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials, SearchRange, SearchSpace, SearchSpec
+from tpx.analyzer.search.spec import (
+    Extras,
+    Limits,
+    LoadSpace,
+    Mode,
+    OptunaTrials,
+    SearchRange,
+    SearchSpace,
+    SearchSpec,
+)
 from tpx.analyzer.variants import ModelFacts
 
 BATCHING = ModelFacts(model="m", max_batch_size=8, backend="onnxruntime")
@@ -149,5 +157,5 @@ def carry_out(search: SearchDriver, asked: SearchSpec, server: SimulatedServer) 
         server=server,
         trials=tuple(trials),
         measurements=tuple(measurements),
-        decisions=tuple(search.decisions),
+        decisions=tuple(search.history.decisions),
     )

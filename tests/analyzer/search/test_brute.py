@@ -6,8 +6,7 @@ import pytest
 
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.spec import Limits, SearchRange, SearchSpace, SearchSpec
+from tpx.analyzer.search.spec import Limits, LoadSpace, SearchRange, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 
 Surface = Callable[[Trial], float | None]
@@ -120,7 +119,7 @@ def test_larger_batch_sizes_are_not_tried_once_one_brings_nothing() -> None:
     search = brute(BATCHING, space(concurrencies=(1,), instances=(1, 2)))
     trials = walk(search, flat_from_four)
     assert [size_of(t) for t in trials[1:]] == [1, 2, 4, 8, 1, 2, 4, 8]
-    assert search.decisions[-1].text == (
+    assert search.history.decisions[-1].text == (
         "larger batch sizes not tried with this instance count: max_batch_size 8 gives 400 infer/s, "
         "a smaller one gave 400"
     )
@@ -133,7 +132,7 @@ def test_a_failed_variant_ends_the_walk_over_batch_sizes_but_not_the_search() ->
     search = brute(BATCHING, space(concurrencies=(1, 2), instances=(1, 2)))
     trials = walk(search, breaks_at_two)
     assert [size_of(t) for t in trials[2:]] == [1, 1, 2, 1, 1, 2]
-    assert [d.text for d in search.decisions if d.variant == "m_config_1"] == [
+    assert [d.text for d in search.history.decisions if d.variant == "m_config_1"] == [
         "stopped at concurrency 1: out of memory",
         "larger batch sizes not tried with this instance count: this one failed",
     ]
@@ -149,7 +148,7 @@ def test_preferred_batch_sizes_that_do_not_fit_a_variant_are_dropped_from_it() -
         {"preferred_batch_size": [2]},
         {},
     ]
-    assert [d.text for d in search.decisions if "preferred" in d.text] == [
+    assert [d.text for d in search.history.decisions if "preferred" in d.text] == [
         "without preferred_batch_size 2, 4: max_batch_size is 1",
         "without preferred_batch_size 4: max_batch_size is 2",
     ]
@@ -168,7 +167,7 @@ def test_client_batches_above_max_batch_size_are_left_out_and_the_walk_goes_on()
 def test_the_announced_size_of_the_space_is_never_exceeded() -> None:
     search = brute(BATCHING, space())
     trials = walk(search, growing)
-    assert len(names(trials)) <= search.configurations_at_most == 41
+    assert len(names(trials)) <= search.history.configurations_at_most == 41
 
 
 def test_telling_what_was_not_asked_is_refused() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.analyzer.search.exploring import FIXED, explore, search_spec, server_for, space
 from tests.analyzer.simulated import Noise, Surface
+from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial, TrialFailure
 from tpx.analyzer.results.pooled import point_of
 from tpx.analyzer.search.driver import SearchDriver
@@ -70,6 +71,27 @@ def test_finalists_are_measured_at_their_best_load() -> None:
     assert all(trial.load == best[trial.variant.name] for trial in finals)
 
 
+def test_a_finalist_whose_mean_misses_a_constraint_goes_on_where_it_keeps_it() -> None:
+    limit = Constraint(tag="perf_latency_p99", bound="max", limit=100.0)
+    asked = search_spec(
+        FIXED, within=space(instances=(1, 2), loads=(1, 2)), goals=Goals(constraints=(limit,))
+    )
+    search, server = SearchDriver("brute", asked), server_for(asked, seed=3, noise=Noise(spread=0.1))
+    finals: list[Trial] = []
+    while (trial := search.ask()) is not None:
+        outcome = server.measure(trial.variant, trial.load, trial.round)
+        if trial.round:
+            finals.append(trial)
+            if trial.load.value == 2 and trial.variant.is_default:
+                outcome = replace(outcome, latency=replace(outcome.latency, p99_ns=500_000_000))
+        search.tell(trial, outcome)
+    own = [trial.load.value for trial in finals if trial.variant.is_default]
+    assert own[:4] == [2, 2, 1, 1]
+    assert {trial.load.value for trial in finals if not trial.variant.is_default} == {2}
+    told = "final repetitions go on at concurrency 1: the mean at concurrency 2 misses a constraint"
+    assert told in [d.text for d in search.history.decisions if d.variant == "m_config_default"]
+
+
 def test_a_finalist_that_fails_leaves_and_the_others_go_on() -> None:
     asked = search_spec(FIXED, within=space(instances=(1, 3)))
     search, server = SearchDriver("brute", asked), server_for(asked, seed=3, noise=Noise(spread=0.05))
@@ -87,7 +109,7 @@ def test_a_finalist_that_fails_leaves_and_the_others_go_on() -> None:
         )
     assert after
     assert failed not in after
-    assert any(d.text == "out of the final repetitions: it died" for d in search.decisions)
+    assert any(d.text == "out of the final repetitions: it died" for d in search.history.decisions)
 
 
 def test_who_is_certainly_worse_leaves_the_race() -> None:

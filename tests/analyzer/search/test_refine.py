@@ -9,8 +9,7 @@ from tests.analyzer.search.exploring import FIXED, search_spec, space
 from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import Latency, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.spec import Limits, SearchSpace
+from tpx.analyzer.search.spec import Limits, LoadSpace, SearchSpace
 
 
 def loads_measured(

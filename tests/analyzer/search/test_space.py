@@ -188,7 +188,7 @@ def test_models_measured_together_have_loads_of_their_own() -> None:
     asked = replace(search_spec(replace(BATCHING, model="add,sub")), members=BOTH)
     found = open_grid(asked)
     point = (1, 2, 0)  # add: 2 instances, batches of 4; sub: 1 instance
-    load = found.ladder(asked.space.loads, point).at(4)
+    load = found.ladder(point)[4]
     assert [own.value for own in load.members] == [14, 2]
     assert load.value == 16
     assert str(load) == "concurrency 14 + concurrency 2"

@@ -11,9 +11,9 @@ from tpx.analyzer.results.goals import Constraint, Goals, WeightedObjective
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import STRATEGIES, SearchDriver
-from tpx.analyzer.search.loads import LoadSpace
+from tpx.analyzer.search.explorer import nearest_step
 from tpx.analyzer.search.local_search import dominates, figures_of, front
-from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials
+from tpx.analyzer.search.spec import Extras, Limits, LoadSpace, Mode, OptunaTrials
 from tpx.analyzer.search.tpe import worth
 
 NOISY = Noise(spread=0.02, drift=0.03)
@@ -244,9 +244,9 @@ def _all(found: Explored) -> list[Measurement]:
     tags = found.asked.limits.pareto
     everything = []
     for point in grid.points():
-        ladder = grid.ladder(found.asked.space.loads, point)
-        steps = {ladder.nearest(grid.expected(point) * factor) for factor in (1.0, 0.5, 0.25)}
-        everything += [found.server.measure(grid.variant(point), ladder.at(step)) for step in steps]
+        ladder = grid.ladder(point)
+        steps = {nearest_step(ladder, grid.expected(point) * factor) for factor in (1.0, 0.5, 0.25)}
+        everything += [found.server.measure(grid.variant(point), ladder[step]) for step in steps]
     return front(everything, tags, Goals())
 
 
@@ -292,6 +292,6 @@ def test_a_budget_never_leaves_fewer_configurations_than_were_tried() -> None:
     tried: set[str] = set()
     while (trial := search.ask()) is not None:
         tried.add(trial.variant.name)
-        assert len(tried) <= search.configurations_at_most
+        assert len(tried) <= search.history.configurations_at_most
         search.tell(trial, server.measure(trial.variant, trial.load))
     assert len(tried) > 2

@@ -3,10 +3,11 @@
 import asyncio
 
 from tpx.options import from_argv
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import LevelResult
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 
 
 def ran(*words: str) -> Report:

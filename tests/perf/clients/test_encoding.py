@@ -174,7 +174,7 @@ def test_what_json_cannot_carry_is_named(tensor: Tensor, text: str) -> None:
 )
 def test_a_request_parameter_has_a_type(text: str, expected: RequestParameter) -> None:
     config = from_argv(SessionSpec, ["-m", "net", "--request-parameter", text])
-    assert config.wire.request_fields.parameters == {expected.name: expected.value}
+    assert config.wire.request_parameter == (expected,)
 
 
 @pytest.mark.parametrize(

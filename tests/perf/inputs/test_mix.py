@@ -13,12 +13,13 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import MixedFeed, RoundRobin
 from tpx.perf.levels import Level, ModelShare
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.records import MODEL_SHIFT
 from tpx.perf.report.json import json_text
 from tpx.perf.report.level_text import extra_lines
 from tpx.perf.report.model import Report
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 
 
 @pytest.fixture(scope="module")

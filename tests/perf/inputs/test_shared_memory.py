@@ -19,8 +19,9 @@ from tpx.options import from_argv
 from tpx.perf.clients.base import Region
 from tpx.perf.connecting import open_model
 from tpx.perf.inputs.shared_memory import CudaMemory, SystemMemory, TensorRegions
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 from tpx.protocol.tensors import Tensor
 
 BOTH = pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -18,7 +18,7 @@ from tpx.perf.loads import rate
 from tpx.perf.loads.base import slots_ahead
 from tpx.perf.loads.rate import OpenLoopSettings, RateLoad
 from tpx.perf.loads.schedules import Offsets, evenly, in_bursts
-from tpx.perf.run import event_loop
+from tpx.perf.loops import event_loop
 
 PLAIN = OpenLoopSettings()
 

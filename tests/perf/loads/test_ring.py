@@ -63,7 +63,7 @@ class Teller:
 
     def had(self, sequence: int, *times_ns: int, units: int = 0) -> None:
         """A request whose responses came at these times."""
-        self.records.arrivals.add(times_ns)
+        self.records.arrivals.extend(times_ns)
         first, last = times_ns[0], times_ns[-1]
         self.records.append(0, 0, 0, first, last, 0, len(times_ns), 0, sequence, units)
 

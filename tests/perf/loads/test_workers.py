@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +13,7 @@ import pytest
 
 from tests.perf.conftest import FakeClient
 from tests.perf.servers import Behaviour, grpc_server, http_server
+from tests.waiting import eventually
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
@@ -18,11 +21,12 @@ from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import Level, LevelRange, PaceSpec
 from tpx.perf.loads.base import Loadable, LoadRequest, workers_for
 from tpx.perf.loads.workers import WorkerPool
+from tpx.perf.loops import event_loop
 from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import DataSummary
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 from tpx.perf.settings import LevelSettings
 
 SERVERS = {"http": http_server, "grpc": grpc_server}
@@ -84,9 +88,25 @@ class Murderer(Observer):
         asyncio.get_running_loop().call_later(0.2, os.kill, victim, signal.SIGKILL)
 
 
-def _workers() -> list[int]:
-    children = psutil.Process().children()
+def _workers(of: psutil.Process | None = None) -> list[int]:
+    children = (of or psutil.Process()).children()
     return [c.pid for c in children if any("spawn_main" in word for word in c.cmdline())]
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_workers_import_their_modules_shows_no_traceback() -> None:
+    code = "import sys; from tpx.cli.perf import main; sys.exit(main(sys.argv[1:]))"
+    words = ["-m", "net", "--workers", "2", "-p", "60000", "--concurrency-range", "2"]
+    with http_server(Behaviour()) as url:
+        command = [sys.executable, "-c", code, *words, "-u", url]
+        run = psutil.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        eventually(lambda: len(_workers(run)) == 2)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        _, said = run.communicate(timeout=25)
+    assert run.returncode == 130
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

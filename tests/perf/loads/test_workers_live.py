@@ -23,10 +23,11 @@ from tests.serving.onnx_files import accumulator, write_model
 from tpx.errors import MeasurementError
 from tpx.options import from_argv
 from tpx.perf.levels import Level
+from tpx.perf.loops import event_loop
 from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
-from tpx.perf.run import event_loop, run
+from tpx.perf.run import run
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from tpx.perf.measure.collectors import streaming_figures
 from tpx.perf.measure.ledger import index_after
-from tpx.perf.records import Records, ResponseArrivals, response_times
+from tpx.perf.records import Records, response_times
 
 MS = 1_000_000
 
@@ -15,7 +15,7 @@ def streamed(*requests: tuple[int, list[int]], status: dict[int, int] | None = N
     for number, (start, came) in enumerate(requests):
         times = [ms * MS for ms in came]
         end = times[-1] if times else start * MS
-        records.arrivals.add(times)
+        records.arrivals.extend(times)
         code = (status or {}).get(number, 0)
         records.append(start * MS, start * MS, start * MS, (times or [end])[0], end, code, len(times))
     return records
@@ -71,9 +71,10 @@ def test_a_row_whose_last_response_came_long_before_it_was_over_stays_in_the_lat
 
 
 def test_the_log_can_be_read_while_it_grows() -> None:
-    arrivals = ResponseArrivals()
-    arrivals.add([1, 2, 3])
-    seen = arrivals.times(1, 3)
-    arrivals.add(list(range(10_000)))
-    assert (seen.tolist(), len(arrivals)) == ([2, 3], 10_003)
+    records = Records()
+    records.append(0, 0, 0, 3, 3, 0, 3)
+    records.arrivals.extend([1, 2, 3])
+    seen = response_times(records, range(1)).times_ns
+    records.arrivals.extend(range(10_000))
+    assert (seen.tolist(), len(records.arrivals)) == ([1, 2, 3], 10_003)
     assert seen.dtype == np.int64

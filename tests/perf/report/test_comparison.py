@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tpx.errors import MeasurementError
-from tpx.perf.compare import Difference, Strictness
+from tpx.perf.compare import Difference
+from tpx.perf.options.measuring import Strictness
 from tpx.perf.report.comparison import (
     Against,
     Compared,
@@ -50,7 +51,7 @@ def test_markdown_has_the_finding_first_and_a_row_for_every_figure() -> None:
     assert lines[0] == "### \u274c 1 worse, 0 better, the rest the same (2 figures compared)."
     assert lines[2] == "**&lt;new&gt; against old\\_one**"
     assert (
-        "| concurrency 4 | throughput | 100 req/s | 101 req/s | +1.0% | -10.0% to +12.0% | 0.800 | same |"
+        "| concurrency 4 | throughput | 100 infer/s | 101 infer/s | +1.0% | -10.0% to +12.0% | 0.800 | same |"
         in lines
     )
     assert (

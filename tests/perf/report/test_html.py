@@ -20,7 +20,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, spectrum, timeline
-from tpx.perf.results import ErrorCount, GpuFigures, LevelResult, MetricsFigures, OpenLoop
+from tpx.perf.results import ErrorCount, GpuFigures, LevelResult, MetricsFigures, OpenLoop, Verdict
 from tpx.perf.statistics.summaries import summarize
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render
@@ -199,6 +199,12 @@ def test_every_window_is_on_the_timeline_and_those_left_out_are_hollow() -> None
     chart = timeline(LEVELS, "throughput")
     assert chart is not None
     assert [[dot.stable for dot in line.dots] for line in chart.lines] == [[False, True, True, True]] * 4
+
+
+def test_no_window_of_an_unstable_level_is_drawn_as_stable() -> None:
+    chart = timeline((LEVELS[0], replace(LEVELS[1], verdict=Verdict.UNSTABLE)), "p99")
+    assert chart is not None
+    assert [{dot.stable for dot in line.dots} for line in chart.lines] == [{False, True}, {False}]
 
 
 def test_failures_are_told_of_all_requests_of_the_level_as_they_are_counted() -> None:

@@ -10,7 +10,7 @@ from tpx.perf.levels import Level
 from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.live import Dashboard, planned, sure
-from tpx.perf.results import Verdict
+from tpx.perf.results import ServerBreakdown, Verdict
 
 SECOND = 1_000_000_000
 
@@ -57,6 +57,26 @@ def test_the_servers_parts_are_told_and_drawn() -> None:
     server = lines(board())[5]
     assert server.startswith("  server 113 us  queue 25  input 5  compute 63  output 17  rest 3  batch 1.00")
     assert server.count("\u2588") == pytest.approx(40, abs=3)
+
+
+def test_the_servers_parts_are_in_ms_where_their_sum_is_and_fit_80_columns() -> None:
+    server = ServerBreakdown(
+        model="net",
+        version="1",
+        inference_count=1170,
+        execution_count=100,
+        success_count=100,
+        success_ns=210_000_000,
+        queue_ns=124_000_000,
+        compute_input_ns=400_000,
+        compute_infer_ns=13_800_000,
+        compute_output_ns=1_700_000,
+    )
+    shown = board()
+    shown.look(replace(look(), server=server))
+    line = lines(shown, 80)[5]
+    words = "  server 2.10 ms  queue 1.24  compute 0.14  output 0.02  rest 0.70  batch 11.70"
+    assert line.rstrip() == words
 
 
 def test_failures_are_told_on_one_line_with_the_first_ones_words() -> None:

@@ -11,23 +11,27 @@ from tests.perf.conftest import make_records
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
-from tpx.perf.records import LevelRecords, Records
-from tpx.perf.report.recorders import JsonLines, RecorderFile
+from tpx.perf.measure.ledger import Ending, LevelLedger, MeasuredLevel, WindowBorder
+from tpx.perf.records import Records
+from tpx.perf.report.recorders import JsonLines
+from tpx.perf.settings import LevelSettings
 
 OFFSET = 10**18
 
 
-def level(records: Records, *indices: int) -> LevelRecords:
-    return LevelRecords(
-        level=Level("request_rate", 12.5),
-        records=records,
-        borders_ns=tuple(i * 1_000_000 for i in indices),
-        indices=indices,
-        failures={500: Failure("HTTP 500", "no")},
+def level(records: Records, *indices: int) -> MeasuredLevel:
+    ledger = LevelLedger(records, LevelSettings(), Level("request_rate", 12.5), 1)
+    first, *others = (
+        WindowBorder(time_ns=i * 1_000_000, index=i, server=None, cpu_ns=0, read_ns=i) for i in indices
     )
+    ledger.begin(first)
+    for border in others:
+        ledger.close(border)
+    failures = {500: Failure("HTTP 500", "no")}
+    return ledger.measured(lambda *_: None, Ending(failures=failures, failed=1, interrupted=False))
 
 
-def written(path: Path, measured: LevelRecords) -> list[dict[str, object]]:
+def written(path: Path, measured: MeasuredLevel) -> list[dict[str, object]]:
     out = JsonLines(path, OFFSET)
     out.begin(measured.records)
     out.record(measured)
@@ -52,14 +56,14 @@ def test_requests_behind_the_last_window_are_not_written(tmp_path: Path) -> None
 def test_responses_of_a_stream_have_their_times_and_sequences_their_number(tmp_path: Path) -> None:
     records = Records()
     records.append(0, 0, 1, 5, 9, 0, 2, 7, 41)
-    records.arrivals.add([5, 9])
+    records.arrivals.extend([5, 9])
     (line,) = written(tmp_path / "a", level(records, 0, 1))
     assert line["responses_ns"] == [OFFSET + 5, OFFSET + 9]
     assert (line["step"], line["sequence"]) == (7, 41)
 
 
 def test_a_file_is_there_only_when_it_is_complete(tmp_path: Path) -> None:
-    file = RecorderFile(tmp_path / "a", 0)
+    file = JsonLines(tmp_path / "a", 0)
     file.write(b"half")
     assert not (tmp_path / "a").exists()
     file.close()
@@ -67,7 +71,7 @@ def test_a_file_is_there_only_when_it_is_complete(tmp_path: Path) -> None:
 
 
 def test_a_run_that_came_to_nothing_leaves_no_file(tmp_path: Path) -> None:
-    file = RecorderFile(tmp_path / "a", 0)
+    file = JsonLines(tmp_path / "a", 0)
     file.write(b"half")
     file.abandon()
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +79,7 @@ def test_a_run_that_came_to_nothing_leaves_no_file(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"cannot write .*/no/a: No such file"):
-        RecorderFile(tmp_path / "no" / "a", 0)
+        JsonLines(tmp_path / "no" / "a", 0)
 
 
 def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
@@ -83,11 +87,11 @@ def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        file = RecorderFile(pipe, 0)
+        file = JsonLines(pipe, 0)
         file.write(b"a line\n")
         file.close()
         assert os.read(reading, 100) == b"a line\n"
-        RecorderFile(pipe, 0).abandon()
+        JsonLines(pipe, 0).abandon()
     finally:
         os.close(reading)
     assert stat.S_ISFIFO(pipe.stat().st_mode)

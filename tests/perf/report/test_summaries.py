@@ -53,6 +53,13 @@ def test_each_level_is_a_test_case_and_its_verdict_the_outcome() -> None:
     assert found[2][0].get("message") == "Measured latency went over <5 msec>."
 
 
+def test_a_test_case_shows_the_figures_of_the_summary() -> None:
+    made = report(make_level(4, 12357.4))
+    told = str(suite(made)[0].findtext("system-out"))
+    cells = [cell.strip() for cell in markdown_text(made).split("| 4 |")[1].split("|")[:4]]
+    assert told.startswith(f"{cells[0]} infer/s, mean {cells[1]}, p50 {cells[2]}, ")
+
+
 def test_an_interrupted_level_is_skipped() -> None:
     found = suite(report(make_level(interrupted=True)))
     assert found[0][0].tag == "skipped"
@@ -84,11 +91,24 @@ def test_markdown_has_the_result_a_row_a_level_and_both_curves() -> None:
     assert "Throughput `\u2581\u2583\u2588` \u00b7 p99" in text
 
 
-def test_levels_of_a_search_are_written_in_the_order_of_their_loads(tmp_path: Path) -> None:
-    config = from_argv(SessionSpec, ["-m", "net", "--markdown", str(tmp_path / "a.md")])
+def test_levels_of_a_search_are_written_in_the_order_of_their_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job.md"))
+    config = from_argv(SessionSpec, ["-m", "net", "--markdown", str(tmp_path / "a.md"), "--step-summary"])
     write_files(report(make_level(8), make_level(1), make_level(4), config=config), [])
-    rows = [line.split()[1] for line in (tmp_path / "a.md").read_text("utf-8").splitlines() if "us |" in line]
-    assert rows == ["1", "4", "8"]
+    for name in ("a.md", "job.md"):
+        rows = [
+            line.split()[1] for line in (tmp_path / name).read_text("utf-8").splitlines() if "us |" in line
+        ]
+        assert rows == ["1", "4", "8"]
+
+
+def test_the_summary_of_an_slo_search_is_in_the_order_of_loads() -> None:
+    levels = (make_level(8), make_level(1), make_level(4))
+    asked = report(*levels, words=("--slo", "p99<1ms"))
+    assert [r.level.value for r in asked.summarized] == [1, 4, 8]
+    assert report(*levels).summarized == levels
 
 
 def test_a_servers_words_are_no_markup() -> None:

@@ -1,7 +1,6 @@
 """Read the command line and its YAML file into a ProfileSpec."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,10 @@ MODELS_SHOWN = 20
 
 def read_options(argv: Sequence[str]) -> ProfileSpec:
     """Return the options of a command line over those of its YAML file. Raises UsageError if inconsistent."""
-    return _check_options(merge_options(argv))
+    return check_options(merge_options(argv))
 
 
-def complete_options(values: Mapping[str, Any]) -> ProfileSpec:
-    """Return the options in a mapping with a YAML file's keys. Raises UsageError as `read_options` does."""
-    return _check_options(build(ProfileSpec, given_in_mapping(ProfileSpec, values, source="tpx.analyze")))
-
-
-def _check_options(config: ProfileSpec) -> ProfileSpec:
+def check_options(config: ProfileSpec) -> ProfileSpec:
     """Return the options if a run can start with them. Raises UsageError."""
     for flag, path in (
         ("--export-path", config.output.export_path),
@@ -68,23 +62,26 @@ def _check_options(config: ProfileSpec) -> ProfileSpec:
 
 def merge_options(argv: Sequence[str]) -> ProfileSpec:
     """Merge the command line over the file over the defaults; models named there keep their settings."""
-    given = given_in_argv(ProfileSpec, _expand_model_flag(argv))
+    words = list(argv)
+    for place, (word, value) in enumerate(pairwise(argv)):
+        # as in `tpx perf`, `-m NAME` names a model unless it is a directory or a path
+        if word == "-m" and "/" not in value and not Path(value).is_dir():
+            words[place] = "--profile-models"
+    given = given_in_argv(ProfileSpec, words)
     path = given.get("config_file")
     if path is not None:
-        base = _read_values(path)
+        base: dict[str, Any] = {}
+        for key, value in read_yaml(path).items():
+            if str(key).replace("-", "_") in OF_REPORT:
+                continue
+            try:
+                base |= given_in_mapping(ProfileSpec, {key: value}, source=str(path))
+            except UsageError as exc:
+                raise _add_line_number(exc, path, str(key)) from exc
         own = {model.name: model for model in base.get("profile_models", ())}
         models = tuple(own.get(model.name, model) for model in given.get("profile_models", ()))
         given = {**base, **given, **({"profile_models": models} if models else {})}
     return build(ProfileSpec, given)
-
-
-def _expand_model_flag(argv: Sequence[str]) -> list[str]:
-    """Treat `-m NAME` as in `tpx perf`: unless it is a directory or a path, it names a model."""
-    words = list(argv)
-    for place, (word, value) in enumerate(pairwise(argv)):
-        if word == "-m" and "/" not in value and not Path(value).is_dir():
-            words[place] = "--profile-models"
-    return words
 
 
 def check_same_run(earlier: RunRecords, settings: Mapping[str, object], path: object) -> None:
@@ -148,20 +145,6 @@ def _refuse_duplicate_keys(path: Path, node: Any) -> None:
             lines[name] = line
 
 
-def _read_values(path: Path) -> dict[str, Any]:
-    """Return the values of the YAML file's keys, by field name."""
-    content = read_yaml(path)
-    values: dict[str, Any] = {}
-    for key, value in content.items():
-        if str(key).replace("-", "_") in OF_REPORT:
-            continue
-        try:
-            values |= given_in_mapping(ProfileSpec, {key: value}, source=str(path))
-        except UsageError as exc:
-            raise _add_line_number(exc, path, str(key)) from exc
-    return values
-
-
 def _add_line_number(error: UsageError, path: Path, key: str) -> UsageError:
     """Return the same error with the line number in the file."""
     import yaml
@@ -173,30 +156,22 @@ def _add_line_number(error: UsageError, path: Path, key: str) -> UsageError:
         found = _find_yaml_value(node, part)
         if found is None:
             break
-        line, node = found.line, found.node
+        line, node = found
     return UsageError(error.message.replace(f"{path}: ", f"{path}:{line}: ", 1))
 
 
-@dataclass(frozen=True, slots=True)
-class _YamlPlace:
-    """A value in a YAML file, and the line of its key."""
-
-    line: int
-    node: Any
-
-
-def _find_yaml_value(node: Any, part: str | int) -> _YamlPlace | None:
-    """Return the value of a key, or the item at an index; in a list of mappings, search each for the key."""
+def _find_yaml_value(node: Any, part: str | int) -> tuple[int, Any] | None:
+    """Return the line and the value of a key or an index; a key is searched in each mapping of a list."""
     import yaml
 
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if str(key.value).replace("-", "_") == str(part).replace("-", "_"):
-                return _YamlPlace(key.start_mark.line + 1, value)
+                return key.start_mark.line + 1, value
         return None
     if not isinstance(node, yaml.SequenceNode):
         return None
     if isinstance(part, int):
         items = node.value[part : part + 1]
-        return _YamlPlace(items[0].start_mark.line + 1, items[0]) if items else None
+        return (items[0].start_mark.line + 1, items[0]) if items else None
     return next(filter(None, (_find_yaml_value(item, part) for item in node.value)), None)

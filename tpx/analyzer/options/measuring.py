@@ -114,12 +114,14 @@ class MeasurementSpec:
         "generic", "LLM: measure through the OpenAI API, per token", metavar="generic|LLM"
     )
     measurement_interval: int = option(
-        1000, "window length in milliseconds; a trial has one to three windows", minimum=1
+        1000, "window length in milliseconds; a trial has one to --max-trials windows", minimum=1
     )
     stability_percentage: float = option(
         10.0, "width in percent of the throughput's confidence interval that ends a trial", above=0
     )
-    max_trials: int = option(10, "maximum windows per measurement", minimum=1)
+    max_trials: int | None = option(
+        None, "maximum windows per measurement of the search (default 2)", minimum=1
+    )
     shape: tuple[Shape, ...] = option(
         (),
         "shape of an input with dynamic dimensions, without the batch dimension (repeatable)",

@@ -58,17 +58,11 @@ class ModelToProfile:
 
 def read_models(value: Any) -> tuple[ModelToProfile, ...]:
     """Parse `a,b`, a list of names and `name: settings`, or a map of names to settings or nothing."""
+    if isinstance(value, list):
+        return tuple(model for item in value for model in read_models(item))
     if isinstance(value, Mapping):
         return tuple(_parse_model(str(name), own) for name, own in value.items())
-    if not isinstance(value, list):
-        return tuple(ModelToProfile(name=name) for name in words(value))
-    found: list[ModelToProfile] = []
-    for item in value:
-        if isinstance(item, Mapping):
-            found += (_parse_model(str(name), own) for name, own in item.items())
-        else:
-            found += (ModelToProfile(name=name) for name in words(item))
-    return tuple(found)
+    return tuple(ModelToProfile(name=name) for name in words(value))
 
 
 def parse_models(text: str) -> tuple[ModelToProfile, ...]:
@@ -96,11 +90,6 @@ def _read_fields(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[s
     return found
 
 
-def _parse_loads(value: Any) -> ModelParameters:
-    known = ("batch_sizes", "concurrency", "request_rate")
-    return ModelParameters(**_read_fields(value, "loads", dict.fromkeys(known, numbers)))
-
-
 def docker_args(value: Any) -> Mapping[str, object]:
     """Parse container arguments: single values and lists of text."""
     read: dict[str, object] = {}
@@ -118,10 +107,11 @@ def _parse_weighting(value: Any) -> float:
     return weight
 
 
+_LOADS: Mapping[str, Reader] = dict.fromkeys(("batch_sizes", "concurrency", "request_rate"), numbers)
 _SETTINGS: Mapping[str, Reader] = {
     "cpu_only": truth,
     "weighting": _parse_weighting,
-    "parameters": _parse_loads,
+    "parameters": lambda value: ModelParameters(**_read_fields(value, "loads", _LOADS)),
     "objectives": read_objectives,
     "constraints": read_constraints,
     "model_config_parameters": read_sweep,

@@ -6,7 +6,7 @@ the option to use.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tpx.analyzer.options.models import ModelParameters
@@ -97,21 +97,16 @@ def flag_loads(flags: Flags, own: ModelParameters) -> ModelParameters:
     if kinds:
         own = replace(own, concurrency=(), request_rate=())
     for name in given:
+        text, parts = flags[name][-1], flags[name][-1].split(":")
+        stepped = dict(zip(("start", "stop", "step"), parts, strict=False))
         try:
-            values = _parse_loads(name, flags[name][-1])
+            if name == "request-intervals":
+                stepped, text = {}, str(max(1, round(parse_intervals(text).rate)))
+            values = numbers(stepped if len(stepped) > 1 else text)
         except ValueError as exc:
             raise UsageError(f"perf_analyzer_flags: {name}: {exc}") from exc
         own = replace(own, **{LOADS[name]: values})
     return own
-
-
-def _parse_loads(name: str, text: str) -> tuple[int, ...]:
-    """Parse `4`, `1,2,4` or `start:end:step`; a file of intervals gives its rate."""
-    if name == "request-intervals":
-        return (max(1, round(parse_intervals(text).rate)),)
-    return numbers(
-        dict(zip(("start", "stop", "step"), text.split(":"), strict=False)) if ":" in text else text
-    )
 
 
 def perf_warnings(flags: Flags) -> tuple[str, ...]:
@@ -123,11 +118,6 @@ def perf_warnings(flags: Flags) -> tuple[str, ...]:
     ]
     lines += filter(None, (length_warning(int(value)) for value in flags.get("sequence-length", ())[-1:]))
     return tuple(f"perf_analyzer_flags: {line}" for line in lines)
-
-
-def perf_values(flags: Flags) -> dict[str, Any]:
-    """Return options of `tpx perf` and their values by name. Raises UsageError for an unknown flag."""
-    return given_in_argv(SessionSpec, perf_words(flags))
 
 
 ENDPOINTS: Mapping[str, str] = {
@@ -152,22 +142,12 @@ GENAI_NEEDLESS: Mapping[str, str] = {
     "backend": "models are called through the OpenAI API, whatever runs them",
 }
 """Flags that tpx does not need -> reason."""
-
-
 GENAI_SERVICE = ("endpoint", "endpoint-type", "service-kind", "streaming")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageModel:
-    """Endpoint and session settings for a language model."""
-
-    endpoint: str
-    values: Mapping[str, Any]
-    """Further options of tpx perf by name."""
-
-
-def language_model(flags: Flags) -> LanguageModel:
-    """Parse the flags. Raises UsageError naming the flag and the alternative."""
+def language_model(flags: Flags) -> dict[str, Any]:
+    """Return a language model's options of tpx perf by name. Raises UsageError naming the alternative."""
+    known = (*GENAI_RENAMED, *GENAI_INSTEAD, *GENAI_NEEDLESS, *GENAI_SERVICE)
     endpoint, words = "", []
     for name, values in flags.items():
         value = values[-1] if values else ""
@@ -189,18 +169,9 @@ def language_model(flags: Flags) -> LanguageModel:
             endpoint = value
         elif name in GENAI_RENAMED:
             words.append(f"--{GENAI_RENAMED[name]}={value}")
-        elif name not in (*GENAI_SERVICE, *GENAI_NEEDLESS):
-            known = (
-                *GENAI_RENAMED,
-                *GENAI_INSTEAD,
-                *GENAI_NEEDLESS,
-                "endpoint",
-                "endpoint-type",
-                "service-kind",
-                "streaming",
-            )
+        elif name not in known:
             raise UsageError(f"genai_perf_flags: unknown option '{name}'{nearest(name, known)}")
-    return LanguageModel(endpoint=endpoint or ENDPOINTS[""], values=given_in_argv(SessionSpec, words))
+    return {**given_in_argv(SessionSpec, words), "endpoint": endpoint or ENDPOINTS[""]}
 
 
 def language_warnings(flags: Flags, model_type: str) -> tuple[str, ...]:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.analyzer.options.models import ModelParameters
-from tpx.analyzer.search.loads import LoadSpace
-from tpx.analyzer.search.spec import SearchRange
+from tpx.analyzer.search.spec import LoadSpace, SearchRange
 from tpx.analyzer.values import numbers
 from tpx.options import option
 
@@ -36,17 +35,14 @@ class StrategySpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         _ = self.instances, self.max_batch_sizes
 
     @property
     def instances(self) -> SearchRange:
-        """Range of instance counts."""
         return _build_range(self, "instance-count")
 
     @property
     def max_batch_sizes(self) -> SearchRange:
-        """Range of max_batch_size."""
         return _build_range(self, "model-batch-size")
 
 
@@ -116,10 +112,8 @@ class LoadsSpec:
 
     @property
     def concurrencies(self) -> SearchRange:
-        """Range of requests in flight."""
         return _build_range(self, "concurrency")
 
     @property
     def request_rates(self) -> SearchRange:
-        """Range of requests per second."""
         return _build_range(self, "request-rate")

@@ -2,7 +2,7 @@
 the search specs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from tpx.analyzer.search.spec import (
 )
 from tpx.analyzer.values import Flags
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, given, group
+from tpx.options import build, fields_of, given, given_in_argv, group
 from tpx.perf.settings import Shape
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ProfileSpec:
 
     def _build_session(self, model: ModelToProfile) -> "SessionSpec":
         """Return a model's session settings. Raises UsageError for wrong options of the load generator."""
-        from tpx.analyzer.options.perf_flags import language_model, perf_values  # late, as above
+        from tpx.analyzer.options.perf_flags import language_model, perf_words  # late, as above
         from tpx.perf.options import SessionSpec
 
         measurement = self.measurement
@@ -95,19 +95,21 @@ class ProfileSpec:
             "protocol": self.server.client_protocol,
             "measurement_interval": measurement.measurement_interval,
             "stability_percentage": measurement.stability_percentage,
-            "max_trials": measurement.max_trials,
             "shape": measurement.shape,
             "input_data": (measurement.input_data,),
         }
+        if measurement.max_trials is not None:
+            values["max_trials"] = measurement.max_trials
         if measurement.model_type == "LLM":
-            values |= {"service_kind": "openai", "protocol": "http", "endpoint": language.endpoint}
-            values |= {"streaming": True}
+            values |= {"service_kind": "openai", "protocol": "http", "streaming": True}
+            values["endpoint"] = language["endpoint"]
         # validate without the flags first: only errors that they cause get their prefix
         build(SessionSpec, values)
         try:
-            values |= perf_values(self._resolve_flags(model, "perf_analyzer_flags"))
+            words = perf_words(self._resolve_flags(model, "perf_analyzer_flags"))
+            values |= given_in_argv(SessionSpec, words)
             if measurement.model_type == "LLM":
-                values |= language.values
+                values |= language
             return build(SessionSpec, values)
         except UsageError as exc:
             raise UsageError(f"perf_analyzer_flags: {exc.message}") from exc
@@ -117,21 +119,16 @@ class ProfileSpec:
         """Warnings about options that were set and have no effect."""
         from tpx.analyzer.options.perf_flags import language_warnings, perf_warnings  # late, as above
 
-        changed = given(self)
+        changed, measurement = given(self), self.measurement
         inert = [
             f"{field.flag} has no effect: {field.option.help}"
             for field in fields_of(ProfileSpec)
             if field.option.inert and field.name in changed
         ]
-        models = self.models.profile_models
-        sets = [self.measurement.perf_analyzer_flags]
-        sets += [m.perf_analyzer_flags for m in models if m.perf_analyzer_flags is not None]
-        genai_flags = [self.measurement.genai_perf_flags]
-        genai_flags += [m.genai_perf_flags for m in models if m.genai_perf_flags is not None]
-        lines = [line for flags in sets for line in perf_warnings(flags)]
-        lines += [
-            line for flags in genai_flags for line in language_warnings(flags, self.measurement.model_type)
-        ]
+        settings: Sequence[MeasurementSpec | ModelToProfile] = (measurement, *self.models.profile_models)
+        lines = [line for own in settings for line in perf_warnings(own.perf_analyzer_flags or {})]
+        for own in settings:
+            lines += language_warnings(own.genai_perf_flags or {}, measurement.model_type)
         return tuple(dict.fromkeys([*inert, *idle_warnings(self), *lines, *member_warnings(self)]))
 
     def _resolve_flags(self, model: ModelToProfile, name: str) -> Flags:
@@ -143,26 +140,21 @@ class ProfileSpec:
         return {name: _to_plain(value) for name, value in given(self).items()}
 
 
-def _collect_changes(value: Any) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, or have none; a model's name is omitted."""
-    own = {}
-    for field in fields(value):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        if getattr(value, field.name) != default and field.name != "name":
-            own[field.name] = _to_plain(getattr(value, field.name))
-    return own
-
-
 def _to_plain(value: Any) -> Any:
+    """Return a value as in a file; of a dataclass, the fields that differ from their defaults."""
     if isinstance(value, Shape):
         return f"{value.name}:{','.join(map(str, value.dims))}"
-    if isinstance(value, ModelToProfile):
-        own = _collect_changes(value)
-        return {value.name: own} if own else value.name
     if isinstance(value, ConfigSweep):
         return {axis.label: _to_plain(axis.values) for axis in value.axes}
     if is_dataclass(value) and not isinstance(value, type):
-        return _collect_changes(value)
+        own = {}
+        for field in fields(value):
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            if getattr(value, field.name) != default and field.name != "name":
+                own[field.name] = _to_plain(getattr(value, field.name))
+        if isinstance(value, ModelToProfile):
+            return {value.name: own} if own else value.name
+        return own
     if isinstance(value, Mapping):
         return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -220,7 +212,12 @@ def spec_of(
     as_it_is = config.server.reload_model_disable and not together
     names = () if as_it_is else members_of(config, group, facts)
     members = tuple(
-        replace(_build_member(config, read[name][0], together=together), default=read[name][1])
+        SearchMember(
+            facts=_place_instances(config, read[name][0]),
+            sweep=_find_settings(config, name).sweep,
+            loads=config.space_of(_find_settings(config, name)).loads if together else None,
+            default=read[name][1],
+        )
         for name in names
     )
     searched = members or config.strategy.run_config_search_mode in ("quick", "optuna")
@@ -272,15 +269,6 @@ def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
     return "budgeted" if spec.space.extras.any else "brute"
 
 
-def _build_member(config: ProfileSpec, facts: "ModelFacts", *, together: bool) -> SearchMember:
-    own = _find_settings(config, facts.model)
-    return SearchMember(
-        facts=_place_instances(config, facts),
-        sweep=own.sweep,
-        loads=config.space_of(own).loads if together else None,
-    )
-
-
 def _find_settings(config: ProfileSpec, name: str) -> ModelToProfile:
     """Return the user's settings of a model, from whichever list names it."""
     named = (
@@ -293,7 +281,6 @@ def _find_settings(config: ProfileSpec, name: str) -> ModelToProfile:
 
 def _place_instances(config: ProfileSpec, facts: "ModelFacts") -> "ModelFacts":
     """Return the facts, with instances on the CPU if the user requires that."""
-    on_cpu = (
-        _find_settings(config, facts.model).cpu_only or facts.model in config.models.cpu_only_composing_models
-    )
+    cpu_only = facts.model in config.models.cpu_only_composing_models
+    on_cpu = cpu_only or _find_settings(config, facts.model).cpu_only
     return replace(facts, instance_kind="KIND_CPU") if on_cpu else facts

@@ -6,7 +6,7 @@ the search measured once are faint.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,9 +74,7 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
 
     On a labelled line every point shows its load, otherwise only the one that represents it.
     """
-    points = sorted(
-        (m for m in ranked.ordered if _latency_ns(m)), key=lambda m: (m.load.batch_size, m.load.value)
-    )
+    points = by_load(m for m in ranked.ordered if _latency_ns(m))
     before = [None, *(m.load.batch_size for m in points)]
     ends = [METRICS["perf_throughput"].interval(m) if isinstance(m, Mean) else None for m in points]
     return Line(
@@ -98,6 +96,11 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
             for m, found in zip(points, ends, strict=True)
         ),
     )
+
+
+def by_load(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """Return measurements by batch size, then by load."""
+    return sorted(measurements, key=lambda m: (m.load.batch_size, m.load.value))
 
 
 def _latency_ns(measurement: Measurement) -> float:
@@ -210,21 +213,9 @@ def parts_of(measurement: Measurement) -> tuple[Part, ...]:
     return tuple(sorted((p for p in parts if p.duration_ns), key=lambda part: order.index(part.kind)))
 
 
-def breakdown_of_configurations(key: str, shown: Sequence[RankedVariant]) -> Picture | None:
-    """Draw one bar per configuration at its best load."""
-    named = [
-        (f"{short_name(r.name)}, {r.figures.load.value:g}", parts_of(r.figures))
-        for r in shown
-        if not r.figures.members
-    ]
-    return breakdown_picture(key, named)
-
-
-def breakdown_of_loads(key: str, ranked: RankedVariant) -> Picture | None:
-    """Draw one bar per load of a configuration."""
-    ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
-    named = [(str(m.load), parts_of(m)) for m in ordered if not m.members]
-    return breakdown_picture(key, named)
+def breakdown(key: str, shown: Iterable[tuple[str, Measurement]]) -> Picture | None:
+    """Draw one bar per named measurement of a single model."""
+    return breakdown_picture(key, [(name, parts_of(m)) for name, m in shown if not m.members])
 
 
 Mode = Literal["online", "offline"]
@@ -251,10 +242,6 @@ class Plot:
         for tag in (self.x_axis, self.y_axis):
             if tag not in LOADS and tag not in METRICS:
                 raise UsageError(f"plot '{self.name}': unknown axis '{tag}'{nearest(tag, _AXES)}")
-
-    @property
-    def of_gpus(self) -> bool:
-        return any(tag.startswith("gpu_") for tag in (self.x_axis, self.y_axis))
 
 
 _AXES = (*LOADS, *METRICS)
@@ -298,7 +285,7 @@ def draw_plots(
     key: str, plots: Sequence[Plot], shown: Sequence[RankedVariant], *, gpus: bool
 ) -> tuple[Chart, ...]:
     """Return the plots that have figures, with a line per configuration; `gpus` includes GPU plots."""
-    wanted = [plot for plot in plots if gpus or not plot.of_gpus]
+    wanted = [plot for plot in plots if gpus or "gpu_" not in plot.x_axis + plot.y_axis]
     drawn = (_draw(f"{key}-{plot.name}", plot, shown) for plot in wanted)
     return tuple(chart for chart in drawn if chart is not None)
 
@@ -324,10 +311,14 @@ def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
 
 def _build_plot_line(plot: Plot, ranked: RankedVariant) -> Line:
     points: list[tuple[float, float, Measurement]] = []
-    for measurement in _select_measurements(plot, ranked):
+    for measurement in ranked.ordered:
         x, y = (_read_value(tag, measurement) for tag in (plot.x_axis, plot.y_axis))
         if x is not None and y is not None:
             points.append((x, y, measurement))
+    if plot.x_axis in LOADS:
+        # only the measurement with the highest throughput per load
+        points.sort(key=lambda point: -point[2].throughput)
+        points = list({point[0]: point for point in reversed(points)}.values())
     points.sort(key=lambda point: point[:2])
     if plot.monotonic:
         points = [p for i, p in enumerate(points) if all(p[1] > before[1] for before in points[:i])]
@@ -343,18 +334,6 @@ def _build_plot_line(plot: Plot, ranked: RankedVariant) -> Line:
             for x, y, m in points
         ),
     )
-
-
-def _select_measurements(plot: Plot, ranked: RankedVariant) -> Sequence[Measurement]:
-    """Return all measurements, or over a load axis only the one with the highest throughput per load."""
-    if plot.x_axis not in LOADS:
-        return ranked.ordered
-    best: dict[float | None, Measurement] = {}
-    for measurement in ranked.ordered:
-        place = _read_value(plot.x_axis, measurement)
-        if place not in best or measurement.throughput > best[place].throughput:
-            best[place] = measurement
-    return tuple(best.values())
 
 
 def _read_value(tag: str, measurement: Measurement) -> float | None:

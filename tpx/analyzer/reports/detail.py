@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 from tpx.analyzer.objectives import RankedVariant, describe_misses
-from tpx.analyzer.reports.charts import DETAILED, breakdown_of_loads, draw_plots, load_chart
+from tpx.analyzer.reports.charts import DETAILED, breakdown, by_load, draw_plots, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
 from tpx.analyzer.reports.page import duration, failure_blocks, plot_section
 from tpx.analyzer.reports.recommendation import config_diff, memory_tiles, metric_tile, paths_of, whole_text
@@ -111,24 +111,19 @@ def build_detail(report: ReportView, name: str) -> Document:
         ),
         *section(
             "Where the time goes",
-            breakdown_of_loads("breakdown", ranked),
+            breakdown("breakdown", [(str(m.load), m) for m in by_load(ranked.ordered)]),
             lead="The mean latency under each load, in parts that add up to it.",
         ),
     ]
     plots = DETAILED[report.mode] if report.plots is None else report.plots
     for plot in draw_plots("plot", plots, (ranked,), gpus=view.gpus):
         sections += plot_section(plot)
-    failures = [
-        block
-        for f in ranked.run.failures
-        for block in failure_blocks(name, f"at {f.load}", f.reason, f.log_tail)
-    ]
     reasons = [d.text for d in view.verdict.run.decisions if d.variant == name]
     sections += [
         *section("Loads", loads_grid("loads", view, ranked)),
         *section("Final rounds", repetitions_grid("repetitions", view, ranked)),
         *section("Why the search ended here", bullets(reasons)),
-        *section("Failed trials", *failures),
+        *section("Failed trials", *failure_blocks(ranked.run.failures)),
         _build_configuration(ranked, view),
     ]
     return Document(

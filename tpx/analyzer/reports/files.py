@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tpx.analyzer.reports.charts import by_load
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
@@ -47,10 +48,11 @@ def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path
 
 def _iter_outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
     run, link = view.run, "" if files.html is None else files.html.name
-    page = files.html or Path()
-    yield text_output(
-        "Report", files.html, lambda: render(build(_link_view(view, files, page))), parents=True
-    )
+
+    def page(label: str, path: Path | None, make: Callable[[], Document]) -> OutputFile:
+        return text_output(label, path, lambda: render(make()), parents=True)
+
+    yield page("Report", files.html, lambda: build(_link_view(view, files, files.html or Path())))
     yield OutputFile(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
     yield text_output("Markdown", files.markdown, lambda: markdown_text(view, link), parents=True)
     yield text_output("JSON", files.json, lambda: report_text(view), parents=True)
@@ -61,26 +63,20 @@ def _iter_outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
             # the page of one model of several, at Model Analyzer's path
             alone = replace(view, run=replace(run, models=(model,)))
             path = view.export_path / "reports" / "summaries" / model.model / "result_summary.html"
-            linked = _link_view(alone, files, path, files.html)
-            yield text_output("Summary", path, partial(_render_document, build, linked), parents=True)
+            yield page("Summary", path, partial(build, _link_view(alone, files, path, files.html)))
     if files.detailed:
         for name in detailed_names(view):
             path = view.export_path / detail_path(name)
-            linked = view if files.html is None else view.linked({}, _make_href(files.html, path))
-            yield text_output(
-                "Details", path, partial(_render_document, build_detail, linked, name), parents=True
-            )
-
-
-def _render_document(make: Callable[..., Document], *given: object) -> str:
-    return render(make(*given))
+            parent = "" if files.html is None else _make_href(files.html, path)
+            linked = replace(view, hrefs={}, parent=parent)
+            yield page("Details", path, partial(build_detail, linked, name))
 
 
 def _link_view(view: ReportView, files: ReportFiles, page: Path, parent: Path | None = None) -> ReportView:
     """Return the view of a page, with links relative to it, so that the export path can be moved."""
     names = detailed_names(view) if files.detailed else ()
     hrefs = {name: _make_href(view.export_path / detail_path(name), page) for name in names}
-    return view.linked(hrefs, "" if parent is None else _make_href(parent, page))
+    return replace(view, hrefs=hrefs, parent="" if parent is None else _make_href(parent, page))
 
 
 def _make_href(target: Path, page: Path) -> str:
@@ -91,7 +87,7 @@ def markdown_text(view: ReportView, link: str = "") -> str:
     """Return verdicts, best configurations and failures as Markdown; `link` is the URL of the report."""
     started = view.run.started
     host = started.provenance.host
-    where = ", ".join(host[key] for key in ("Host", "Processor", "GPU") if host.get(key))
+    where = ", ".join(host[key] for key in ("Host", "Processor", "GPU") if host.get(key, "none") != "none")
     document = Document(
         product="analyze",
         title=f"Model analysis: {', '.join(started.models)}",
@@ -107,7 +103,7 @@ def _summarize_model(view: ModelView) -> Iterator[Section]:
     if view.verdict.ranking:
         table = configurations_grid("configurations", view)
         ranked = view.verdict.best or view.verdict.ranking[0]
-        ordered = sorted(ranked.ordered, key=lambda m: (m.load.batch_size, m.load.value))
+        ordered = by_load(ranked.ordered)
         tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
         text = f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput "
         text += f"`{sparkline([m.throughput for m in ordered])}`" + (

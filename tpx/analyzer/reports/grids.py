@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tpx.analyzer.conclusion import Gain
 from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, joules_per_inference, standing
+from tpx.analyzer.reports.charts import by_load, front_of
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Measurement, Range
@@ -29,28 +29,6 @@ class TableLine:
     @property
     def standing(self) -> Standing:
         return standing(self.measurement, self.view.verdict.goals)
-
-    @property
-    def gain_percent(self) -> float | None:
-        """Gain over the default, each at its own best load; None for the default itself."""
-        default = self.view.verdict.default
-        if default is None or self.ranked.run.variant.is_default:
-            return None
-        return gain_percent(self.ranked.figures, default.figures, self.view.verdict.goals)
-
-    @property
-    def gain(self) -> Gain | None:
-        """Gain over the default in the final rounds."""
-        conclusion = self.view.verdict.conclusion
-        return conclusion.gains.get(self.ranked.name) if conclusion else None
-
-    @property
-    def tied(self) -> bool:
-        """True for the best configuration and those tied with it, if there are any."""
-        return bool(self.view.verdict.tied) and self.ranked.name in (
-            *self.view.verdict.tied,
-            self.view.verdict.recommended,
-        )
 
 
 Shown = TableField[TableLine]
@@ -105,10 +83,14 @@ THROUGHPUT = measured("perf_throughput", "infer/s", "inferences a second")
 
 
 def _gain_cell(line: TableLine) -> Cell:
-    made = number(line.gain_percent, lambda known: percent(known / 100))
-    if line.gain_percent is None or line.gain is None or line.gain.rounds < 2:
+    verdict, share = line.view.verdict, None
+    if verdict.default is not None and not line.ranked.run.variant.is_default:
+        share = gain_percent(line.ranked.figures, verdict.default.figures, verdict.goals)
+    made = number(share, lambda known: percent(known / 100))
+    gain = verdict.conclusion.gains.get(line.ranked.name) if verdict.conclusion else None
+    if share is None or gain is None or gain.rounds < 2:
         return made
-    low, high = f"{line.gain.low * 100:.0f}", f"{line.gain.high * 100:.0f}"
+    low, high = f"{gain.low * 100:.0f}", f"{gain.high * 100:.0f}"
     title = "95% confidence, by the final rounds"
     return made if low == high else replace(made, note=f"[{low}, {high}]", title=title)
 
@@ -138,6 +120,12 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
         yield text(
             "Dynamic batching", lambda line: "on" if line.ranked.run.configuration.dynamic_batching else "off"
         )
+
+
+_TIMES: Shown = text(
+    "Measured", lambda line: f"{len(line.ranked.settled.samples)} times" if line.ranked.settled else "once"
+)
+"""How often each figure was measured, if some are means of final rounds."""
 
 
 def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[Shown, ...]:
@@ -178,11 +166,11 @@ def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
         )
 
 
-def latency_columns() -> Iterator[Shown]:
-    """Yield latencies of requests and of language models' tokens."""
+def latency_columns(*, few: bool = False) -> Iterator[Shown]:
+    """Yield latencies of requests and of language models' tokens; with `few`, neither p90 nor p95."""
     yield measured("perf_latency_avg", "avg", "mean latency of a request")
     yield measured("perf_latency_p50", "p50", "latency that half of the requests do not exceed", minor=True)
-    for p in (90, 95):
+    for p in () if few else (90, 95):
         hint = f"latency that {p} of 100 requests do not exceed"
         yield measured(f"perf_latency_p{p}", f"p{p}", hint, minor=True)
     yield measured("perf_latency_p99", "p99", "latency that 99 of 100 requests do not exceed")
@@ -192,12 +180,6 @@ def latency_columns() -> Iterator[Shown]:
         ("output_token_throughput", "tokens/s"),
     ):
         yield measured(tag, header, METRICS[tag].header)
-
-
-def breakdown_columns() -> Iterator[Shown]:
-    """Yield the server's components of the mean latency."""
-    yield measured("perf_server_queue", "queue", "mean time of a request in the server's queue", minor=True)
-    yield measured("perf_server_compute_infer", "compute", "mean time of a request in the model", minor=True)
 
 
 def resource_columns(view: ModelView) -> Iterator[Shown]:
@@ -223,7 +205,7 @@ def _read_value(value: Callable[[Measurement], float | None], line: TableLine) -
     return value(line.measurement)
 
 
-def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterator[Shown]:
+def verdict_columns(lines: Sequence[TableLine], tied: Sequence[str] = ()) -> Iterator[Shown]:
     """Yield the columns of stability (if some row is unstable), constraints (if any), ties (if `tied`)."""
     if any(not line.measurement.stable for line in lines):
         yield TableField(
@@ -238,16 +220,7 @@ def verdict_columns(lines: Sequence[TableLine], *, tied: bool = False) -> Iterat
     if tied:
         yield TableField(
             column=Column(header="Tied", hint="indistinguishable from the best in the final rounds"),
-            cell=lambda line: words("tied", "ok") if line.tied else words(""),
-        )
-
-
-def basis_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
-    """Yield how often each figure was measured, if some are means of final rounds."""
-    if any(line.ranked.settled for line in lines):
-        yield text(
-            "Measured",
-            lambda line: f"{len(line.ranked.settled.samples)} times" if line.ranked.settled else "once",
+            cell=lambda line: words("tied", "ok") if line.ranked.name in tied else words(""),
         )
 
 
@@ -262,13 +235,13 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         THROUGHPUT,
         GAIN,
         *member_columns(lines),
-        *latency_columns(),
+        *latency_columns(few=True),
         *resource_columns(view),
-        *verdict_columns(lines, tied=bool(view.verdict.tied)),
-        *basis_columns(lines),
+        *verdict_columns(lines, view.verdict.tied and (*view.verdict.tied, view.verdict.recommended)),
+        *([_TIMES] if any(line.ranked.settled for line in lines) else ()),
     )
     best = view.verdict.recommended or (ranking[0].name if ranking and ranking[0].satisfies else "")
-    kept = {ranked.name for ranked in view.in_detail} | view.on_front | {best}
+    kept = {r.name for r in (*view.in_detail, *(spot[0] for spot in front_of(ranking)))} | {best}
 
     def emphasis(line: TableLine) -> str:
         if line.ranked.name == best:
@@ -309,8 +282,7 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
 
 def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:
     """Return a configuration's loads as Model Analyzer does: online by p99, offline by throughput."""
-    lines = [TableLine(view=view, ranked=ranked, measurement=point) for point in ranked.ordered]
-    lines.sort(key=lambda line: (line.measurement.load.batch_size, line.measurement.load.value))
+    lines = [TableLine(view=view, ranked=ranked, measurement=point) for point in by_load(ranked.ordered)]
     online = view.report.mode == "online"
     lines.sort(
         key=lambda line: -(line.measurement.latency.p99_ns or 0) if online else -line.measurement.throughput
@@ -348,7 +320,8 @@ def _iter_measurement_columns(
     yield THROUGHPUT
     yield from member_columns(lines)
     yield from latency_columns()
-    yield from breakdown_columns()
+    yield measured("perf_server_queue", "queue", "mean time of a request in the server's queue", minor=True)
+    yield measured("perf_server_compute_infer", "compute", "mean time of a request in the model", minor=True)
     yield from resource_columns(view)
 
 

@@ -9,10 +9,11 @@ import msgspec
 from tpx.analyzer.objectives import RankedVariant, failure_percent, score
 from tpx.analyzer.reports.charts import (
     SUMMARY,
-    breakdown_of_configurations,
+    breakdown,
     draw_plots,
     load_chart,
     pareto_chart,
+    short_name,
 )
 from tpx.analyzer.reports.grids import (
     TableLine,
@@ -24,6 +25,8 @@ from tpx.analyzer.reports.grids import (
 from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.recommendation import recommend, verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
+from tpx.analyzer.results.journal import ModelFailed
+from tpx.analyzer.results.measurement import TrialFailure
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
@@ -61,10 +64,10 @@ _UNCONFIRMED = (
 _ROUNDS = "The best configurations and the default, measured again in turns."
 _METHOD = (
     "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
-    "A measurement ends with the first window whose throughput is known well enough, or after three. Where "
-    "there were final rounds, a configuration's figures are the means of its rounds and of what the search "
-    "measured, and \u00b1 is half the width of their 95 % confidence interval. Memory is the greatest value "
-    "seen under load; energy is that of the whole machine."
+    "A measurement ends with the first window whose throughput is known well enough, or with the last of "
+    "--max-trials. Where there were final rounds, a configuration's figures are the means of its rounds and "
+    "of what the search measured, and \u00b1 is half the width of their 95 % confidence interval. Memory is "
+    "the greatest value seen under load; energy is that of the whole machine."
 )
 
 
@@ -182,12 +185,17 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     )
     sections += section(
         "Where the time goes",
-        breakdown_of_configurations(f"{key}-breakdown", shown),
+        breakdown(
+            f"{key}-breakdown",
+            [(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown],
+        ),
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",
     )
     sections += section("The final rounds", repetitions, lead=_ROUNDS)
-    sections += section("Failed trials", *_list_failures(view.verdict.run))
+    sections += section(
+        "Failed trials", *failure_blocks(view.verdict.run.failures, view.verdict.run.unavailable)
+    )
     sections += section("How the search went", _build_trace_table(view.verdict.run, ranking))
     sections += section("All measurements", measurements_grid(f"{key}-measurements", view))
     return sections
@@ -222,23 +230,18 @@ def _build_top_section(view: ReportView) -> list[Section]:
     return section("The best of all models", top_grid("top", lines[:count]))
 
 
-def _list_failures(model: ModelRun) -> list[Block]:
-    if model.unavailable:
-        gone = model.unavailable
-        return failure_blocks(model.model, "before the first measurement", gone.reason, gone.log_tail)
-    return [
-        block
-        for f in model.failures
-        for block in failure_blocks(f.variant, f"at {f.load}", f.reason, f.log_tail)
-    ]
-
-
-def failure_blocks(name: str, load: str, reason: str, log_tail: Sequence[str]) -> list[Block]:
-    """Return a failure under a load, with the last lines of the server's log."""
-    blocks: list[Block] = [Note(text=f"`{name}` {load}: {reason}", style="failure")]
-    if log_tail:
-        log = code("\n".join(log_tail))
-        blocks.append(Details(summary="The last lines of the server's log", blocks=(log,), printed=True))
+def failure_blocks(failures: Sequence[TrialFailure], unavailable: ModelFailed | None = None) -> list[Block]:
+    """Return failures with the last lines of the server's log; or the one that made a model unavailable."""
+    told = [(f"`{f.variant}` at {f.load}", f.reason, f.log_tail) for f in failures]
+    if unavailable:
+        where = f"`{unavailable.model}` before the first measurement"
+        told = [(where, unavailable.reason, unavailable.log_tail)]
+    blocks: list[Block] = []
+    for where, reason, log_tail in told:
+        blocks.append(Note(text=f"{where}: {reason}", style="failure"))
+        if log_tail:
+            log = code("\n".join(log_tail))
+            blocks.append(Details(summary="The last lines of the server's log", blocks=(log,), printed=True))
     return blocks
 
 

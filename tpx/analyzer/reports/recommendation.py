@@ -128,7 +128,7 @@ def recommend(view: ModelView) -> list[Section]:
         brings: list[Block] = [_build_comparison(default, best, gpus=view.gpus)]
         equal = equal_loads(best, default, view.verdict.goals)
         if equal:
-            once = f"Under equal load, as the search measured both once: {', '.join(map(str, equal))}."
+            once = f"Under equal load, as the search measured both once: {equal}."
             brings.append(Note(text=once, style="small"))
         blocks.append(Group(title="What it brings", blocks=tuple(brings)))
     section = Section(

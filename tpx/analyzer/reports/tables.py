@@ -1,5 +1,6 @@
 """The three tables of a run, with Model Analyzer's columns, order and rounding, for console and CSV."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
+from tpx.report.digits import rounded
 from tpx.report.files import write_text
 from tpx.report.text import Table
 
@@ -48,16 +50,8 @@ def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
     plain = list(_iter_rows(view.run))
     rows = [replace(r, gpu=gpu) for r in plain if view.shows_gpus(r.model) for gpu in r.measurement.gpus]
     tags = tuple(fields) or (
-        *(
-            "model_name",
-            "gpu_uuid",
-            "batch_size",
-            _choose_load_tag(plain),
-            "model_config_path",
-            "instance_group",
-        ),
-        "satisfies_constraints",
-        *_GPU,
+        *("model_name", "gpu_uuid", "batch_size", _choose_load_tag(plain), "model_config_path"),
+        *("instance_group", "satisfies_constraints", *_GPU),
     )
     return _build_table("Models (GPU Metrics)", rows, tags)
 
@@ -152,6 +146,7 @@ _GPU_VALUES: Mapping[str, Callable[[GpuUse], float | None]] = {
     "gpu_utilization": lambda gpu: gpu.utilization_percent,
     "gpu_power_usage": lambda gpu: gpu.power_w,
 }
+_DECIMAL = re.compile(r"\d+\.\d+")
 _TOKENS = ("inter_token_latency_p99", "time_to_first_token_p99", "output_token_throughput")
 _SERVER = "triton-server"
 
@@ -176,9 +171,7 @@ def _format_server_cell(tag: str, gpu: GpuUse | None, ram: str) -> str:
 
 
 def _find_header(tag: str) -> str:
-    if tag in METRICS:
-        return METRICS[tag].header
-    return COLUMNS.get(tag, tag)
+    return METRICS[tag].header if tag in METRICS else COLUMNS.get(tag, tag)
 
 
 def _choose_load_tag(rows: Sequence[_MeasurementRow]) -> str:
@@ -199,7 +192,21 @@ def _iter_rows(run: Run) -> Iterator[_MeasurementRow]:
 
 
 def _format_rounded(value: float | None) -> str:
-    return "" if value is None else str(round(float(value), 1))
+    """Return a figure with Model Analyzer's one decimal; below 10, with two or, below 1, four."""
+    if value is None:
+        return ""
+    return str(round(float(value), 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 4))
+
+
+def for_people(table: Table) -> Table:
+    """Return the table with its figures rounded as in all reports for people."""
+    figures = [header.endswith(")") for header in table.headers]
+
+    def cell(text: str, *, figure: bool) -> str:
+        return _DECIMAL.sub(lambda found: rounded(float(found[0])), text) if figure else text
+
+    rows = (tuple(cell(t, figure=f) for t, f in zip(row, figures, strict=True)) for row in table.rows)
+    return replace(table, rows=tuple(rows))
 
 
 def tables_of(view: ReportView) -> Mapping[str, Table]:

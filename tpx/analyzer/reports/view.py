@@ -1,13 +1,13 @@
 """A run and its models as reports show them: the data behind every table, chart and page."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from tpx.analyzer.objectives import RankedVariant, joules_per_inference
-from tpx.analyzer.reports.charts import Mode, Plot, front_of
+from tpx.analyzer.reports.charts import Mode, Plot
 from tpx.analyzer.results.measurement import Measurement, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge
@@ -15,7 +15,6 @@ from tpx.report.chart import STYLES
 
 MOST_MEASUREMENTS = 600
 """Limit of rows in the table of measurements and of points in the Pareto chart, divided among all models."""
-
 
 SECONDS_PER_HOUR = 3600
 MILLION = 1_000_000
@@ -96,10 +95,6 @@ class ReportView:
         goals = self.run.started.goals
         return tuple(ModelView(report=self, verdict=judge(m, goals)) for m in self.run.models)
 
-    def linked(self, hrefs: Mapping[str, str], parent: str = "") -> "ReportView":
-        """Return the view of a page with these links."""
-        return replace(self, hrefs=hrefs, parent=parent)
-
     def shows_gpus(self, model: str) -> bool:
         """Return True if GPU figures are relevant for a model, or for one of several (`a,b`)."""
         if self.settings.get("always_report_gpu_metrics"):
@@ -126,11 +121,6 @@ class ModelView:
     def most_measurements(self) -> int:
         """Limit of rows in the table of all measurements, and of points in the Pareto chart."""
         return MOST_MEASUREMENTS // max(1, len(self.report.run.models))
-
-    @cached_property
-    def on_front(self) -> frozenset[str]:
-        """Names of the configurations on the Pareto front of throughput and latency."""
-        return frozenset(ranked.name for ranked, _ in front_of(self.verdict.ranking))
 
     @cached_property
     def in_detail(self) -> tuple[RankedVariant, ...]:

@@ -88,7 +88,7 @@ class Goals:
         """Return the goals of one model; for several measured together (`a,b`), these goals unchanged."""
         if "," in model:
             return self
-        own = self._find_goals(model) or ModelGoals(model=model)
+        own = self._find_goals(model)
         return Goals(
             objectives=self.objectives if own.objectives is None else own.objectives,
             constraints=self.constraints if own.constraints is None else own.constraints,
@@ -96,8 +96,7 @@ class Goals:
 
     def weight_of(self, model: str) -> float:
         """Return a model's weight among those measured together."""
-        own = self._find_goals(model)
-        return 1.0 if own is None else own.weight
+        return self._find_goals(model).weight
 
-    def _find_goals(self, model: str) -> ModelGoals | None:
-        return next((own for own in self.models if own.model == model), None)
+    def _find_goals(self, model: str) -> ModelGoals:
+        return next((own for own in self.models if own.model == model), ModelGoals(model=model))

@@ -37,7 +37,9 @@ class LoadPoint:
 
 
 def together(loads: Sequence[LoadPoint]) -> LoadPoint:
-    """Return the load of several models measured together; its batch size is their minimum."""
+    """Return the load of several models measured together, with their least batch size; or a single load."""
+    if len(loads) == 1:
+        return loads[0]
     return LoadPoint(
         kind=loads[0].kind,
         value=sum(load.value for load in loads),

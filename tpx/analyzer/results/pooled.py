@@ -1,7 +1,7 @@
 """Pool measurements of one configuration under one load, with the confidence intervals of their means."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, stdev
 from typing import TypeVar
@@ -9,7 +9,6 @@ from typing import TypeVar
 from tpx.analyzer.results.measurement import (
     EnergyUse,
     GpuUse,
-    Latency,
     Measurement,
     MemoryUse,
     Range,
@@ -18,6 +17,7 @@ from tpx.analyzer.results.measurement import (
 from tpx.perf.statistics.intervals import CONFIDENCE, t_quantile
 
 T = TypeVar("T")
+R = TypeVar("R")
 LEAST_SPREAD = 0.01
 """Floor of the relative spread: rounds that agree more closely do so by chance."""
 
@@ -64,22 +64,22 @@ def interval_of(values: Sequence[float]) -> Range | None:
 
 def pooled(samples: Sequence[Measurement]) -> Mean:
     """Return the means of all figures and the peak of the memory, for each model if there are several."""
-    last, p99s = samples[-1], _drop_unknown([m.latency.p99_ns for m in samples])
+    last, p99s = samples[-1], [m.latency.p99_ns for m in samples if m.latency.p99_ns is not None]
     mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
     mean |= {
         "samples": tuple(samples),
         "throughput": fmean(m.throughput for m in samples),
         "latency": means([m.latency for m in samples]),
         "breakdown": means([m.breakdown for m in samples]),
-        "answers": _pool_answers(_drop_unknown([m.answers for m in samples])),
+        "answers": _fold([m.answers for m in samples], _pool_answers),
         "stable": all(m.stable for m in samples),
         "note": next((m.note for m in samples if m.note), ""),
         "requests": sum(m.requests for m in samples),
         "duration_ns": sum(m.duration_ns for m in samples),
-        "memory": _pool_memory(_drop_unknown([m.memory for m in samples])),
+        "memory": _fold([m.memory for m in samples], _pool_memory),
         "gpus": _pool_gpus(samples),
-        "cpu_percent": _mean([m.cpu_percent for m in samples]),
-        "energy": _pool_energy(_drop_unknown([m.energy for m in samples])),
+        "cpu_percent": _fold([m.cpu_percent for m in samples], fmean),
+        "energy": _fold([m.energy for m in samples], _pool_energy),
         "members": tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
         "throughput_range": interval_of([m.throughput for m in samples]),
         "p99_range": interval_of(p99s),
@@ -88,25 +88,20 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
     return Mean(**mean)
 
 
-def _pool_answers(found: Sequence[ResponseFigures]) -> ResponseFigures | None:
-    if not found:
-        return None
-    between: list[Latency] = _drop_unknown([answers.between for answers in found])
+def _pool_answers(found: Sequence[ResponseFigures]) -> ResponseFigures:
     return ResponseFigures(
         first=means([answers.first for answers in found]),
-        between=means(between) if between else None,
+        between=_fold([answers.between for answers in found], means),
         throughput=fmean(answers.throughput for answers in found),
     )
 
 
-def _pool_memory(found: Sequence[MemoryUse]) -> MemoryUse | None:
-    if not found:
-        return None
+def _pool_memory(found: Sequence[MemoryUse]) -> MemoryUse:
     return MemoryUse(
         rss_bytes=max(m.rss_bytes for m in found),
-        uss_bytes=max(_drop_unknown([m.uss_bytes for m in found]), default=None),
-        pss_bytes=max(_drop_unknown([m.pss_bytes for m in found]), default=None),
-        host_available_bytes=min(_drop_unknown([m.host_available_bytes for m in found]), default=None),
+        uss_bytes=_fold([m.uss_bytes for m in found], max),
+        pss_bytes=_fold([m.pss_bytes for m in found], max),
+        host_available_bytes=_fold([m.host_available_bytes for m in found], min),
     )
 
 
@@ -118,18 +113,16 @@ def _pool_gpus(repetitions: Sequence[Measurement]) -> tuple[GpuUse, ...]:
         replace(
             found[-1],
             used_bytes=max(gpu.used_bytes for gpu in found),
-            utilization_percent=_mean([gpu.utilization_percent for gpu in found]),
-            power_w=_mean([gpu.power_w for gpu in found]),
-            server_bytes=max(_drop_unknown([gpu.server_bytes for gpu in found]), default=None),
+            utilization_percent=_fold([gpu.utilization_percent for gpu in found], fmean),
+            power_w=_fold([gpu.power_w for gpu in found], fmean),
+            server_bytes=_fold([gpu.server_bytes for gpu in found], max),
         )
         for found in by_uuid.values()
     )
 
 
-def _pool_energy(found: Sequence[EnergyUse]) -> EnergyUse | None:
+def _pool_energy(found: Sequence[EnergyUse]) -> EnergyUse:
     """Add energies, so that power is a mean; a part that is unknown in any sample is unknown in the sum."""
-    if not found:
-        return None
     gpu, cpu = ([getattr(each, name) for each in found] for name in ("gpu_j", "cpu_j"))
     return EnergyUse(
         duration_ns=sum(each.duration_ns for each in found),
@@ -142,15 +135,12 @@ def means(found: Sequence[T]) -> T:
     """Return a record of durations, each the mean of its known values."""
     values = {}
     for field in fields(found[0]):  # type: ignore[arg-type]
-        mean = _mean([getattr(each, field.name) for each in found])
+        mean: float | None = _fold([getattr(each, field.name) for each in found], fmean)
         values[field.name] = None if mean is None else round(mean)
     return type(found[0])(**values)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = _drop_unknown(values)
-    return fmean(known) if known else None
-
-
-def _drop_unknown(values: Sequence[T | None]) -> list[T]:
-    return [value for value in values if value is not None]
+def _fold(values: Sequence[T | None], fold: Callable[[Sequence[T]], R]) -> R | None:
+    """Return the fold of the known values; None without any."""
+    known = [value for value in values if value is not None]
+    return fold(known) if known else None

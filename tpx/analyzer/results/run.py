@@ -41,12 +41,14 @@ class VariantRun:
     """Measurements of the search."""
     failures: tuple[TrialFailure, ...]
     repetitions: tuple[Measurement, ...] = ()
-    """Measurements of the final rounds, all at the best load that the search found."""
+    """Measurements of the final rounds, at the best load that the search found, or at one that misses no
+    constraint."""
 
     @property
     def points(self) -> tuple[Measurement, ...]:
         """The figures per load that every report shows: one measurement, or the mean of all that count."""
-        rounds = self.repetitions if len(self.repetitions) > 1 else ()
+        counts = Counter(m.load for m in self.repetitions)
+        rounds = [m for m in self.repetitions if counts[m.load] > 1]
         loads = dict.fromkeys(m.load for m in (*self.measurements, *rounds))
         return tuple(
             point_of([m for m in self.measurements if m.load == load], [m for m in rounds if m.load == load])
@@ -146,7 +148,22 @@ class RunRecords:
         self.elapsed_ns = 0
         self.models: defaultdict[str, ModelRecords] = defaultdict(ModelRecords)
         for record in records:
-            self._apply_record(record)
+            match record:
+                case journal.RunStarted():
+                    self.started = record
+                case journal.RunEnded():
+                    self.ended, self.elapsed_ns = record, record.elapsed_ns
+                case journal.ServerMeasured():
+                    self.server = record.server
+                case journal.RunResumed():
+                    self.ended = None
+                    if record.retry:
+                        self.retry_failed()
+                case journal.Configured():
+                    own = self.models[record.configuration.variant.model]
+                    own.configurations.append(record.configuration)
+                case _:
+                    self.elapsed_ns += self.models[record.model].take(record)
         self._index_outcomes()
 
     @property
@@ -195,23 +212,6 @@ class RunRecords:
                 key = (outcome.variant, outcome.load, outcome.round)
                 self._outcomes.setdefault(key, []).append(outcome)
         self._decided = {name: len(model.decisions) for name, model in self.models.items()}
-
-    def _apply_record(self, record: journal.Record) -> None:
-        match record:
-            case journal.RunStarted():
-                self.started = record
-            case journal.RunEnded():
-                self.ended, self.elapsed_ns = record, record.elapsed_ns
-            case journal.ServerMeasured():
-                self.server = record.server
-            case journal.RunResumed():
-                self.ended = None
-                if record.retry:
-                    self.retry_failed()
-            case journal.Configured():
-                self.models[record.configuration.variant.model].configurations.append(record.configuration)
-            case _:
-                self.elapsed_ns += self.models[record.model].take(record)
 
 
 @dataclass(slots=True)
@@ -268,24 +268,25 @@ class ModelRecords:
         failed = {f.variant for f in self.failures if f.round}
         rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)
         last = 1 if 1 in rounds.values() else math.inf
+        failures = (*self.outdated, *self.failures)
+        own: defaultdict[str, list[Measurement]] = defaultdict(list)
+        for measurement in self.measurements:
+            own[measurement.variant].append(measurement)
         return ModelRun(
             model=name,
-            variants=tuple(self._build_variant(configuration, last) for configuration in self.configurations),
+            variants=tuple(
+                VariantRun(
+                    configuration=each,
+                    measurements=tuple(m for m in own[each.variant.name] if not m.round),
+                    repetitions=tuple(m for m in own[each.variant.name] if 0 < m.round <= last),
+                    failures=tuple(f for f in failures if f.variant == each.variant.name),
+                )
+                for each in self.configurations
+            ),
             decisions=tuple(self.decisions),
             unavailable=self.unavailable,
             preparations=tuple(self.preparations),
             fingerprint=self.read.fingerprint if self.read else "",
             tolerance_percent=started.tolerance_percent,
             final_rounds=started.final_rounds,
-        )
-
-    def _build_variant(self, configuration: Configuration, last: float) -> VariantRun:
-        own = [m for m in self.measurements if m.variant == configuration.variant.name]
-        return VariantRun(
-            configuration=configuration,
-            measurements=tuple(m for m in own if not m.round),
-            repetitions=tuple(m for m in own if 0 < m.round <= last),
-            failures=tuple(
-                f for f in (*self.outdated, *self.failures) if f.variant == configuration.variant.name
-            ),
         )

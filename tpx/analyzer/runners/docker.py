@@ -84,15 +84,11 @@ class Container:
         # the child is the docker client: monitoring it would not measure the server
         server.pid = None
         await server.ready(timeout_s)
-        server.pid = await self._find_pid(name)
+        # a daemon elsewhere runs the server's process there
+        if sys.platform == "linux" and os.environ.get("DOCKER_HOST", "unix://").startswith("unix://"):
+            words = await _read_output(self.docker, "inspect", "--format", "{{.State.Pid}}", name)
+            server.pid = int(words) or None if words.isdecimal() else None
         return server
-
-    async def _find_pid(self, name: str) -> int | None:
-        """Return the server's process id, or None if the daemon runs elsewhere."""
-        if sys.platform != "linux" or not os.environ.get("DOCKER_HOST", "unix://").startswith("unix://"):
-            return None
-        words = await _read_output(self.docker, "inspect", "--format", "{{.State.Pid}}", name)
-        return int(words) or None if words.isdecimal() else None
 
 
 def run_words(container: Container, launch: Launch, name: str, ports: Mapping[str, int]) -> Iterator[str]:

@@ -20,7 +20,6 @@ from tpx.analyzer.results.measurement import (
 from tpx.analyzer.results.pooled import means
 from tpx.errors import MeasurementError
 from tpx.perf.levels import Level
-from tpx.perf.measure.rules import STABILITY_WINDOWS
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import Shown, level_block
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
@@ -28,6 +27,8 @@ from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.summaries import LatencySummary
 
+MOST_WINDOWS = 2
+"""Default of --max-trials: the final rounds tell more than further consecutive windows."""
 WARMUP_SHARE = 0.2
 """Share of a window used as warm-up before the first: a model is slow right after it is loaded."""
 
@@ -68,8 +69,16 @@ class LoadGenerator:
         MeasurementError if no request succeeds or a decoupled model cannot stream, WireError if the server
         does not respond, UsageError if inputs need a shape.
         """
-        variant = configuration.variant
-        decoupled = self._find_decoupled_models(configuration)
+        variant, parts = configuration.variant, (configuration, *configuration.members)
+        # models that may send several responses, whose requests use streams
+        decoupled = {part.variant.model for part in parts if "decoupled: true" in part.text}
+        plain = (
+            s.target.protocol == "http" and s.service.service_kind == "triton" for s in self.sessions.values()
+        )
+        if decoupled and any(plain):
+            raise MeasurementError(
+                f"model '{min(decoupled)}' is decoupled, which requires streams: use --client-protocol grpc"
+            )
 
         async def level(member: Variant, part: LoadPoint) -> Measurement:
             spec = self.sessions[member.model]
@@ -81,7 +90,7 @@ class LoadGenerator:
                 wire=replace(spec.wire, streaming=spec.wire.streaming or streams),
             )
             async with Session(spec, in_process=self.in_process) as session:
-                rules = _shorten_rules(session.settings, one_window=one_window)
+                rules = shorten_rules(spec, session.settings, one_window=one_window)
                 result = await session.measure(level_of(spec, part), rules)
             if self.tell is not None:
                 shown = Shown(
@@ -112,21 +121,8 @@ class LoadGenerator:
             members=tuple(members),
         )
 
-    def _find_decoupled_models(self, configuration: Configuration) -> frozenset[str]:
-        """Return the models that may send several responses, whose requests use streams."""
-        parts = (configuration, *configuration.members)
-        decoupled = frozenset(part.variant.model for part in parts if "decoupled: true" in part.text)
-        plain = (
-            s.target.protocol == "http" and s.service.service_kind == "triton" for s in self.sessions.values()
-        )
-        if decoupled and any(plain):
-            raise MeasurementError(
-                f"model '{min(decoupled)}' is decoupled, which requires streams: use --client-protocol grpc"
-            )
-        return decoupled
 
-
-def _shorten_rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
+def shorten_rules(spec: SessionSpec, rules: LevelSettings, *, one_window: bool) -> LevelSettings:
     """Return the rules of a trial: as short as a stable throughput allows, unless others were requested.
 
     The best trials are repeated in the final rounds, which tells more than consecutive windows.
@@ -138,7 +134,7 @@ def _shorten_rules(rules: LevelSettings, *, one_window: bool) -> LevelSettings:
         rule="brief",
         warmup_s=rules.warmup_s or rules.interval_ms * WARMUP_SHARE / 1e3,
         one_window=one_window,
-        max_windows=1 if one_window else min(rules.max_windows, STABILITY_WINDOWS),
+        max_windows=1 if one_window else spec.windows.max_trials or MOST_WINDOWS,
     )
 
 
@@ -224,13 +220,23 @@ async def _measure_side_by_side(
     over = asyncio.Event()
     left = len(works)
 
+    async def repeat(work: Callable[[], Coroutine[object, object, object]]) -> None:
+        while True:
+            await work()
+
     async def one(work: Callable[[], Coroutine[object, object, Measurement]]) -> Measurement:
         nonlocal left
         found = await work()
         left -= 1
         if left:
             # keep up this model's load, so that the others are measured beside it to the end
-            await _repeat_until(over, work)
+            again = asyncio.create_task(repeat(work))
+            try:
+                await over.wait()
+            finally:
+                again.cancel()
+                await asyncio.wait((again,))
+                _ = again.cancelled() or again.exception()  # its own measurement is complete
         over.set()
         return found
 
@@ -243,19 +249,3 @@ async def _measure_side_by_side(
             error = error.exceptions[0]
         raise error from group_error
     return [task.result() for task in tasks]
-
-
-async def _repeat_until(over: asyncio.Event, work: Callable[[], Coroutine[object, object, object]]) -> None:
-    """Repeat the work until the event is set, ignoring errors: its own measurement is complete."""
-
-    async def repeat() -> None:
-        while True:
-            await work()
-
-    again = asyncio.create_task(repeat())
-    try:
-        await over.wait()
-    finally:
-        again.cancel()
-        await asyncio.wait((again,))
-        _ = again.cancelled() or again.exception()

@@ -53,8 +53,15 @@ class LocalServers:
         ports = self._choose_ports(flags)
         program = (self.program,) if self.program else (sys.executable, "-m", "tpx", "serve")
         visible = {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
+        base = defaults(self.models.absolute(), self.metrics_interval_ms, ports)
+        if self.program:
+            # Triton's default is all interfaces; servers that share a shm prefix break each other's Python
+            # models
+            prefix = f"python,shm-region-prefix-name=tpx_{os.getpid()}_{ports['http-port']}_"
+            addresses = ("http-address", "grpc-address", "metrics-address")
+            base |= dict.fromkeys(addresses, (LOCALHOST,)) | {"backend-config": (prefix,)}
         server = await ChildServer.start(
-            (*program, *words_of({**self._list_default_flags(ports), **flags})),
+            (*program, *words_of({**base, **flags})),
             self.log,
             {**visible, **launch.environment},
             addresses_at(ports) if ports["http-port"] and ports["grpc-port"] else None,
@@ -83,15 +90,6 @@ class LocalServers:
                     "leave the port out to have a free one chosen"
                 ) from exc
         return ports
-
-    def _list_default_flags(self, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-        base = defaults(self.models.absolute(), self.metrics_interval_ms, ports)
-        if not self.program:
-            return base
-        # Triton's default is all interfaces; servers that share a shm prefix break each other's Python models
-        prefix = f"python,shm-region-prefix-name=tpx_{os.getpid()}_{ports['http-port']}_"
-        addresses = ("http-address", "grpc-address", "metrics-address")
-        return base | dict.fromkeys(addresses, (LOCALHOST,)) | {"backend-config": (prefix,)}
 
 
 def defaults(models: Path, metrics_interval_ms: int, ports: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
@@ -134,10 +132,6 @@ def free_port() -> int:
         return port
 
 
-async def _is_live(where: Addresses) -> bool:
-    return await ServerControl(where.http).live()
-
-
 class ChildServer:
     """Implements ServerProcess for a child process."""
 
@@ -176,7 +170,11 @@ class ChildServer:
             if log is None:
                 scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tpx-analyze-"))
                 log = Path(scratch, "server.log")
-            descriptor = _open_log(log)
+            try:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            except OSError as exc:
+                raise MeasurementError(f"cannot write the server's log {log}: {exc.strerror}") from exc
             try:
                 begins = os.fstat(descriptor).st_size
                 process = await asyncio.create_subprocess_exec(
@@ -213,17 +211,15 @@ class ChildServer:
         except OSError:
             return ()
 
-    async def ready(
-        self, timeout_s: float, live: Callable[[Addresses], Awaitable[bool]] = _is_live
-    ) -> "ChildServer":
-        """Return the server once it is `live`; stop it and raise MeasurementError if it ends or is late."""
+    async def ready(self, timeout_s: float) -> "ChildServer":
+        """Return the server once it is live; stop it and raise MeasurementError if it ends or is late."""
         try:
             deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
             while time.monotonic_ns() < deadline_ns:
                 if self._process.returncode is not None:
                     raise MeasurementError(self._describe_death("before it was ready"))
                 self._addresses = self._addresses or self._read_addresses()
-                if self._addresses is not None and await live(self._addresses):
+                if self._addresses is not None and await ServerControl(self._addresses.http).live():
                     return self
                 await asyncio.sleep(POLL_S)
             raise MeasurementError(
@@ -250,7 +246,10 @@ class ChildServer:
     def _describe_death(self, when: str) -> str:
         status = self._process.returncode or 0
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        words = _find_last_words(self.log_tail(), any_line=status > 0)
+        # the last error in a log of Triton's format, or else the last line if the server exited by itself
+        lines = [line.strip() for line in self.log_tail() if line.strip()]
+        errors = [found.group(1) for found in map(_LOGGED_ERROR.match, self.log_tail()) if found]
+        words = errors[-1] if errors else lines[-1] if lines and status > 0 else ""
         return f"the server {how} {when}: {words}" if words else f"the server {how} {when}"
 
     def _read_addresses(self) -> Addresses | None:
@@ -264,24 +263,9 @@ class ChildServer:
         return Addresses(http=http.group(1), grpc=grpc.group(1), metrics_url=page)
 
 
-def _find_last_words(tail: Sequence[str], *, any_line: bool) -> str:
-    """Return the last error in a log of Triton's format, or else its last line if `any_line` allows it."""
-    errors = [found.group(1) for found in map(_LOGGED_ERROR.match, tail) if found]
-    lines = [line.strip() for line in tail if line.strip()]
-    return errors[-1] if errors else lines[-1] if lines and any_line else ""
-
-
 def end_with_parent() -> Callable[[], object] | None:
     """Return a hook that sends the child SIGTERM when its parent dies: no server outlives the analyzer."""
     if sys.platform != "linux":
         return None
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG
     return functools.partial(ctypes.CDLL(None).prctl, set_parent_death_signal, signal.SIGTERM)
-
-
-def _open_log(log: Path) -> int:
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as exc:
-        raise MeasurementError(f"cannot write the server's log {log}: {exc.strerror}") from exc

@@ -206,7 +206,7 @@ class ServerControl:
             else GrpcMethodCaller(endpoint)
         )
         try:
-            return await method_caller.ask(method, model, body=body, timeout_s=timeout_s)
+            return await method_caller.ask(method, ModelKey(model), body, timeout_s)
         finally:
             await method_caller.close()
 

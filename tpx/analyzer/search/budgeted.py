@@ -6,7 +6,7 @@ Pilots find the knee by Little's law, a coarse grid is measured once, its best t
 
 import math
 
-from tpx.analyzer.search.explorer import Explorer, is_step, measure
+from tpx.analyzer.search.explorer import Explorer, is_step, measure, nearest_step
 from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
@@ -44,7 +44,7 @@ def _measure_knee(explorer: Explorer) -> Asking[float]:
     default = explorer.grid.default
     alone = yield from measure(default, ladder, 0)
     saturating = min(PILOT_LOAD, SATURATING * explorer.default_in_flight)
-    loaded = yield from measure(default, ladder, ladder.nearest(saturating))
+    loaded = yield from measure(default, ladder, nearest_step(ladder, saturating))
     if alone is None or loaded is None or alone.latency.avg_ns is None:
         return 0.0
     knee = alone.latency.avg_ns / 1e9 * loaded.throughput / loaded.load.batch_size
@@ -84,7 +84,11 @@ def _select_coarse_points(explorer: Explorer) -> list[Point]:
     counts = list(lengths)
     while max(counts) > 1:
         counts[counts.index(max(counts))] -= 1
-        kept = [_spread_indices(n, count) for n, count in zip(lengths, counts, strict=True)]
+        # evenly spaced indices from end to end; the middle one for a count of one
+        kept = [
+            {round(i * (n - 1) / (count - 1)) for i in range(count)} if count > 1 else {(n - 1) // 2}
+            for n, count in zip(lengths, counts, strict=True)
+        ]
         chosen = [p for p in points if all(i in k for i, k in zip(p, kept, strict=True))]
         if len(chosen) <= wanted:
             return chosen
@@ -107,10 +111,3 @@ def _climb_neighbors(explorer: Explorer) -> Asking[None]:
                     yield from explorer.climbed(point)
         if explorer.best() == current or not is_step(before, explorer.merit(explorer.best() or current)):
             return
-
-
-def _spread_indices(count: int, kept: int) -> set[int]:
-    """Return `kept` of the indices 0 to count - 1, evenly spaced from end to end; for one, the middle."""
-    if kept == 1:
-        return {(count - 1) // 2}
-    return {round(i * (count - 1) / (kept - 1)) for i in range(kept)}

@@ -13,9 +13,8 @@ from dataclasses import replace
 from statistics import fmean
 
 from tpx.analyzer.conclusion import EQUIVALENCE, TIE_MARGIN, Gain, compare_scores
-from tpx.analyzer.objectives import score
+from tpx.analyzer.objectives import satisfies, score
 from tpx.analyzer.results.measurement import (
-    Decision,
     LoadPoint,
     Measurement,
     Outcome,
@@ -51,19 +50,10 @@ class SearchDriver:
         module, _, name = STRATEGIES[mode].partition(":")
         strategy: Strategy = getattr(importlib.import_module(module), name)
         self._mode, self._spec = mode, spec
-        self._outcomes: list[tuple[Trial, Outcome]] = []
-        self._history = History(spec.goals, spec.limits)
-        self._steps = self._iter_steps(strategy(spec, self._history))
+        self._outcomes: list[Outcome] = []
+        self.history = History(spec.goals, spec.limits)
+        self._steps = self._iter_steps(strategy(spec, self.history))
         self._next = self._advance(None)
-
-    @property
-    def decisions(self) -> Sequence[Decision]:
-        """Decisions so far, with reasons: what was skipped or stopped; append-only."""
-        return self._history.decisions
-
-    @property
-    def configurations_at_most(self) -> int:
-        return self._history.configurations_at_most
 
     def ask(self) -> Trial | None:
         """Return the next trial, or None when the search is over."""
@@ -73,7 +63,7 @@ class SearchDriver:
         """Record the outcome of the trial returned by `ask`, and advance."""
         if trial != self._next:
             raise ValueError(f"got the outcome of {trial}, asked for {self._next}")
-        self._outcomes.append((trial, outcome))
+        self._outcomes.append(outcome)
         self._next = self._advance(outcome)
 
     def expected(self, known: Callable[[Trial], Outcome | None]) -> Iterator[Trial]:
@@ -85,12 +75,20 @@ class SearchDriver:
         best: Measurement | None = None
         replayed = iter(self._outcomes)
         while (trial := copy.ask()) is not None and not trial.round:
-            _, outcome = next(replayed, (trial, known(trial)))
+            outcome = next(replayed, None) or known(trial)
             if outcome is None:
                 if best is None:
                     return
                 yield trial
-                outcome = _predict_measurement(best, trial)
+                # all but the throughput is copied from the best
+                members = zip(best.members, trial.variant.members, trial.load.members, strict=False)
+                outcome = replace(
+                    best,
+                    variant=trial.variant.name,
+                    load=trial.load,
+                    throughput=best.throughput * GUESSED_GAIN,
+                    members=tuple(replace(each, variant=of.name, load=load) for each, of, load in members),
+                )
             if isinstance(outcome, Measurement) and (best is None or outcome.throughput > best.throughput):
                 best = outcome
             copy.tell(trial, outcome)
@@ -102,7 +100,7 @@ class SearchDriver:
             return None
 
     def _iter_steps(self, strategy: Steps) -> Steps:
-        history = self._history
+        history = self.history
         history.reserved = reserve(history.limits)
         yield from self._iter_unknown(strategy)
         history.reserved = 0
@@ -111,7 +109,7 @@ class SearchDriver:
 
     def _iter_unknown(self, steps: Steps, *, within_budget: bool = True) -> Steps:
         """Yield the trials without an outcome, within the budget unless the steps enforce it."""
-        history = self._history
+        history = self.history
         try:
             trial = next(steps)
             while True:
@@ -126,18 +124,6 @@ class SearchDriver:
                 trial = steps.send(outcome)
         except StopIteration:
             return
-
-
-def _predict_measurement(best: Measurement, trial: Trial) -> Measurement:
-    """Return a plausible measurement for a trial; all but the throughput is copied from the best."""
-    members = zip(best.members, trial.variant.members, trial.load.members, strict=False)
-    return replace(
-        best,
-        variant=trial.variant.name,
-        load=trial.load,
-        throughput=best.throughput * GUESSED_GAIN,
-        members=tuple(replace(each, variant=of.name, load=load) for each, of, load in members),
-    )
 
 
 NEAR = math.log(1.05)
@@ -170,10 +156,12 @@ def final_rounds(history: History) -> Asking[None]:
             return
         # seeded per round: the order must not depend on the number of draws in earlier rounds
         for variant in random.Random(f"{limits.seed}:{number}").sample(running, len(running)):
-            outcome = yield Trial(variant=variant, load=race.load_of(variant), round=number)
+            outcome = yield Trial(variant=variant, load=race.searched[variant.name].load, round=number)
             race.take(variant, outcome)
         if number < FEWEST_ROUNDS or not race.running:
             continue
+        if limits.final_rounds - number >= FEWEST_ROUNDS:
+            race.move()
         race.drop()
         if why := race.decided:
             history.decide(f"final repetitions ended after {number} rounds: {why}")
@@ -221,8 +209,9 @@ class _Race:
 
     def __init__(self, history: History, finalists: Sequence[Variant]) -> None:
         self._history = history
-        self._searched = {v.name: best for v in finalists if (best := history.best(v.name)) is not None}
+        self.searched = {v.name: best for v in finalists if (best := history.best(v.name)) is not None}
         self._rounds: dict[str, list[Measurement]] = {variant.name: [] for variant in finalists}
+        self._missed: set[tuple[str, LoadPoint]] = set()
         self.running = list(finalists)
 
     @property
@@ -231,7 +220,7 @@ class _Race:
         leader = self.leader
         gains = [self._compare_variants(v, leader) for v in self.running if v is not leader]
         behind = [g for g in gains if g.high < 0 and g.p_value < CERTAIN]
-        if not all(g.tied or g in behind or g.half_width <= SURE for g in gains):
+        if not all(g.tied or g in behind or (g.high - g.low) / 2 <= SURE for g in gains):
             return ""
         if len(behind) == len(gains):
             return f"{leader.name} is certainly the best"
@@ -241,10 +230,6 @@ class _Race:
     def leader(self) -> Variant:
         return max(self.running, key=lambda v: fmean(self._list_scores(v).values()))
 
-    def load_of(self, variant: Variant) -> LoadPoint:
-        """Return the load under which a finalist is measured again."""
-        return self._searched[variant.name].load
-
     def take(self, variant: Variant, outcome: Outcome) -> None:
         """Record the outcome of a round; a finalist that fails is eliminated."""
         if isinstance(outcome, TrialFailure):
@@ -252,6 +237,21 @@ class _Race:
             self._history.decide(f"out of the final repetitions: {outcome.reason}", variant.name)
         else:
             self._rounds[variant.name].append(outcome)
+
+    def move(self) -> None:
+        """Continue at the next best load with finalists whose mean misses a constraint."""
+        history = self._history
+        for variant in self.running:
+            name, missed = variant.name, self.searched[variant.name].load
+            if satisfies(self._pool_point(variant), history.goals):
+                continue
+            self._missed.add((name, missed))
+            kept = [m for m in history.of(name) if (name, m.load) not in self._missed]
+            kept = [m for m in kept if satisfies(m, history.goals)]
+            if kept:
+                self.searched[name], self._rounds[name] = max(kept, key=history.merit), []
+                moved = f"final repetitions go on at {self.searched[name].load}"
+                history.decide(f"{moved}: the mean at {missed} misses a constraint", name)
 
     def drop(self) -> None:
         """Eliminate those certainly worse than the leader; keep the default, the baseline of all gains."""
@@ -267,9 +267,12 @@ class _Race:
     def _compare_variants(self, variant: Variant, other: Variant) -> Gain:
         return compare_scores(self._list_scores(variant), self._list_scores(other))
 
+    def _pool_point(self, variant: Variant) -> Measurement:
+        return point_of([self.searched[variant.name]], self._rounds[variant.name])
+
     def _list_scores(self, variant: Variant) -> dict[int, float]:
         """Return the scores by round; 0 is the search's measurement, unless the rounds contradict it."""
-        point = point_of([self._searched[variant.name]], self._rounds[variant.name])
+        point = self._pool_point(variant)
         samples = point.samples if isinstance(point, Mean) else (point,)
         return {m.round: score(m, self._history.goals) for m in samples}
 

@@ -5,13 +5,13 @@ The load of a configuration is climbed from its expected optimum, not from the l
 """
 
 import math
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections.abc import Collection
 
 from tpx.analyzer.results.measurement import Measurement, Trial, Variant
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.history import Asking, History, Merit
-from tpx.analyzer.search.loads import Ladder
-from tpx.analyzer.search.space import Point, SearchGrid
+from tpx.analyzer.search.space import Ladder, Point, SearchGrid
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.search.sweep import refine_best
 from tpx.report.digits import rounded
@@ -31,34 +31,41 @@ class Explorer:
         self._spec = spec
         self._every = every_listed and self.loads.listed
         self._points: dict[Point, Variant] = {}
+        facts = [member.facts for member in spec.members] or [spec.facts]
+        self._default_needs = [2 * each.instances * max(1, each.max_batch_size) for each in facts]
 
     @property
     def default_in_flight(self) -> int:
         """Requests in flight that fill two batches per instance of the default."""
-        return self.grid.whole(self._list_default_needs)
+        return self.grid.whole(self._default_needs)
 
     @property
     def default_ladder(self) -> Ladder:
         """The default's ladder of loads, with the smallest client batch."""
-        return self.grid.shared(self.loads, self._list_default_needs, self.grid.client_batches[0])
+        return self.grid.shared(self._default_needs, self.grid.client_batches[0])
 
     def default(self) -> Asking[None]:
         """Measure the default, climbing its load with every client batch size that it accepts."""
+        spec, default = self._spec, self.grid.default
         expected = 1 if self.loads.kind == "request_rate" else self.default_in_flight
+        facts = [member.facts for member in spec.members] if self.grid.together else [spec.facts]
         for sizes in self.grid.client_batches:
-            fault = self._explain_misfit(sizes)
-            if fault:
-                self.history.decide(fault, self.grid.default.name)
+            models = zip(facts, sizes, strict=True)
+            misfit = next(((each, size) for each, size in models if size > max(1, each.max_batch_size)), None)
+            if misfit is not None:
+                each, size = misfit
+                text = f"batch size {size} left out: max_batch_size of {each.model} is {each.max_batch_size}"
+                self.history.decide(text, default.name)
                 continue
-            ladder = self.grid.shared(self.loads, self._list_default_needs, sizes)
-            yield from self._search_ladder(self.grid.default, ladder, ladder.nearest(expected))
+            ladder = self.grid.shared(self._default_needs, sizes)
+            yield from self._search_ladder(default, ladder, nearest_step(ladder, expected))
 
     def once(self, point: Point, factor: float = 1.0) -> Asking[Measurement | None]:
         """Measure a point once, at its expected load times a factor."""
-        variant, ladder = self._find_variant(point), self.grid.ladder(self.loads, point)
+        variant, ladder = self._find_variant(point), self.grid.ladder(point)
         if self._every:
             return (yield from self._search_ladder(variant, ladder, 0))
-        return (yield from measure(variant, ladder, ladder.nearest(self.expected(point) * factor)))
+        return (yield from measure(variant, ladder, nearest_step(ladder, self.expected(point) * factor)))
 
     def expected(self, point: Point) -> float:
         """Return the load at which a point is probably best; for request rates the highest so far."""
@@ -69,10 +76,10 @@ class Explorer:
 
     def climbed(self, point: Point) -> Asking[Measurement | None]:
         """Climb from the best known load, or the expected one, and return the best measurement."""
-        variant, ladder = self._find_variant(point), self.grid.ladder(self.loads, point)
+        variant, ladder = self._find_variant(point), self.grid.ladder(point)
         known = self._find_best(point)
         wanted = known.load.value if known else self.expected(point)
-        return (yield from self._search_ladder(variant, ladder, ladder.nearest(wanted)))
+        return (yield from self._search_ladder(variant, ladder, nearest_step(ladder, wanted)))
 
     def refined(self) -> Asking[None]:
         """Find the greatest loads at which the best configurations satisfy the constraints."""
@@ -121,24 +128,15 @@ class Explorer:
             found += [] if measured is None else [measured]
         return max(found, key=self.history.merit, default=None)
 
-    @property
-    def _list_default_needs(self) -> list[int]:
-        facts = [member.facts for member in self._spec.members] or [self._spec.facts]
-        return [2 * each.instances * max(1, each.max_batch_size) for each in facts]
 
-    def _explain_misfit(self, batch_sizes: Sequence[int]) -> str:
-        """Return why the default cannot accept these client batch sizes; empty if it can."""
-        spec = self._spec
-        facts = [m.facts for m in spec.members] if self.grid.together else [spec.facts]
-        for each, size in zip(facts, batch_sizes, strict=True):
-            if size > max(1, each.max_batch_size):
-                return f"batch size {size} left out: max_batch_size of {each.model} is {each.max_batch_size}"
-        return ""
+def nearest_step(ladder: Ladder, wanted: float) -> int:
+    """Return the step of the least load that is at least `wanted`, or else the last step."""
+    return min(bisect_left(ladder, wanted, key=lambda load: load.value), len(ladder) - 1)
 
 
 def measure(variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement | None]:
     """Measure at a step of the ladder; return None if that failed."""
-    outcome = yield Trial(variant=variant, load=ladder.at(step))
+    outcome = yield Trial(variant=variant, load=ladder[step])
     if isinstance(outcome, Measurement) and outcome.throughput > 0:
         return outcome
     return None
@@ -148,7 +146,7 @@ def climb(variant: Variant, ladder: Ladder, history: History, step: int) -> Aski
     """Climb the ladder from this step while that improves, or else down; None if the first one failed."""
     start = yield from measure(variant, ladder, step)
     if start is None:
-        history.decide(f"stopped: {ladder.at(step)} could not be measured", variant.name)
+        history.decide(f"stopped: {ladder[step]} could not be measured", variant.name)
         return None
     best = start
     if history.merit(start)[0]:

@@ -37,7 +37,13 @@ def quick(spec: SearchSpec, history: History) -> Steps:
         visits[home] = visits.get(home, 0) + 1
         reached = yield from _take_fast_step(explorer, home)
         if reached == home or explorer.merit(reached) <= explorer.merit(home):
-            reached = yield from _take_slow_step(explorer, home)
+            # the best immediate neighbor, if it is better than home
+            reached = home
+            for point in explorer.grid.neighbours(home):
+                if point not in explorer.tried:
+                    yield from explorer.once(point)
+                if explorer.merit(point) > explorer.merit(reached):
+                    reached = point
         if reached == home:
             break
         history.decide(f"home moves to {explorer.grid.describe(reached)}", explorer.name(reached))
@@ -56,21 +62,20 @@ def _take_fast_step(explorer: Explorer, home: Point) -> Asking[Point]:
         fresh = _pick_most_informative([p for p in around if p not in measured], [home, *measured])
         yield from explorer.once(fresh)
         measured.append(fresh)
-    target = _move_within_grid(explorer, home, _estimate_direction(explorer, home, measured))
+    moved = []
+    dimensions = explorer.grid.dimensions
+    strengths = _estimate_direction(explorer, home, measured)
+    for place, strength, dimension in zip(home, strengths, dimensions, strict=True):
+        stride = (
+            next(steps for limit, steps in _STRIDES if abs(strength) <= limit) if dimension.ordered else 0
+        )
+        moved.append(min(max(place + (stride if strength > 0 else -stride), 0), len(dimension.choices) - 1))
+    target = tuple(moved)
+    if explorer.grid.refusal(target):
+        return home
     if target != home and target not in explorer.tried:
         yield from explorer.once(target)
     return target
-
-
-def _take_slow_step(explorer: Explorer, home: Point) -> Asking[Point]:
-    """Return the best immediate neighbor, or home if none is better."""
-    best = home
-    for point in explorer.grid.neighbours(home):
-        if point not in explorer.tried:
-            yield from explorer.once(point)
-        if explorer.merit(point) > explorer.merit(best):
-            best = point
-    return best
 
 
 def _estimate_direction(explorer: Explorer, home: Point, measured: Sequence[Point]) -> list[float]:
@@ -90,27 +95,11 @@ def _estimate_direction(explorer: Explorer, home: Point, measured: Sequence[Poin
     return strengths
 
 
-def _move_within_grid(explorer: Explorer, home: Point, strengths: Sequence[float]) -> Point:
-    """Return home moved by whole steps within the grid; home itself if that point is not allowed."""
-    dimensions = explorer.grid.dimensions
-    moved = []
-    for place, strength, dimension in zip(home, strengths, dimensions, strict=True):
-        stride = next(steps for limit, steps in _STRIDES if abs(strength) <= limit)
-        step = stride if strength > 0 else -stride
-        if not dimension.ordered:
-            step = 0
-        moved.append(min(max(place + step, 0), len(dimension.choices) - 1))
-    target = tuple(moved)
-    return home if explorer.grid.refusal(target) else target
-
-
 def _pick_most_informative(candidates: Sequence[Point], seen: Sequence[Point]) -> Point:
     """Return the point with the most unseen values; the one closest to the first seen point breaks ties."""
-
-    def novelty(point: Point) -> int:
-        return sum(all(point[axis] != other[axis] for other in seen) for axis in range(len(point)))
-
-    return min(candidates, key=lambda p: (-novelty(p), math.dist(p, seen[0]), p))
+    values = [set(axis) for axis in zip(*seen, strict=True)]
+    novelty = {p: sum(x not in known for x, known in zip(p, values, strict=True)) for p in candidates}
+    return min(candidates, key=lambda p: (-novelty[p], math.dist(p, seen[0]), p))
 
 
 FACTORS = (1.0, 0.5, 0.25)
@@ -130,7 +119,10 @@ def pareto(spec: SearchSpec, history: History) -> Steps:
     fresh = list(dict.fromkeys((*points[:1], *points[-1:], *points[len(points) // 2 :][:1])))
     while fresh:
         for point in fresh:
-            measured[point] = yield from _measure_point(explorer, point)
+            measured[point] = []
+            for factor in FACTORS:
+                outcome = yield from explorer.once(point, factor)
+                measured[point] += [] if outcome is None else [outcome]
         best = front([m for found in measured.values() for m in found], tags, history.goals)
         kept = {id(m) for m in best}
         sources = [p for p, found in measured.items() if any(id(m) in kept for m in found)]
@@ -138,15 +130,6 @@ def pareto(spec: SearchSpec, history: History) -> Steps:
         fresh = [point for point in dict.fromkeys(around) if point not in measured]
     names = ", ".join(f"{m.variant} at {m.load}" for m in best)
     history.decide(f"{len(best)} measurements are beaten in nothing: {names}")
-
-
-def _measure_point(explorer: Explorer, point: Point) -> Asking[list[Measurement]]:
-    found = []
-    for factor in FACTORS:
-        measured = yield from explorer.once(point, factor)
-        if measured is not None:
-            found.append(measured)
-    return found
 
 
 def figures_of(measurement: Measurement, tags: Sequence[str]) -> Figures | None:

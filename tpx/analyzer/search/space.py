@@ -4,13 +4,13 @@ their variants.
 
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpx.analyzer.results.measurement import Variant
-from tpx.analyzer.search.loads import Ladder, LoadShare, LoadSpace
-from tpx.analyzer.search.spec import SearchSpec
+from tpx.analyzer.results.measurement import LoadPoint, Variant, together
+from tpx.analyzer.search.spec import LoadSpace, SearchSpec
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 
@@ -18,6 +18,8 @@ CLIENT_BATCH = "client batch size"
 """Dimension of the client's batch size, which changes no configuration."""
 Point = tuple[int, ...]
 """Index of the choice in each dimension."""
+Ladder = Sequence[LoadPoint]
+"""Ascending loads, including the one that the formula gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +69,14 @@ class SearchGrid:
         self.members = tuple(member.facts.model for member in spec.members)
         """Models that are varied instead of the model itself."""
         self._cores = extras.processors if extras.search_threads else None
-        self._loads = loads_of(spec)
-        self._defaults = {self.model: spec.default}
-        self._defaults |= {member.facts.model: member.default or {} for member in spec.members}
+        self._space, self._loads = spec.space.loads, loads_of(spec)
+        self._defaults = spec.defaults
         self._names = {model: Names(model, spec.named, default) for model, default in self._defaults.items()}
 
     @property
     def size(self) -> int:
         """Number of points, including those that may not be tried."""
-        size = 1
-        for dimension in self.dimensions:
-            size *= len(dimension.choices)
-        return size
+        return math.prod(len(dimension.choices) for dimension in self.dimensions)
 
     def points(self) -> Iterator[Point]:
         """Return every point that may be tried; the last dimension varies fastest."""
@@ -112,16 +110,13 @@ class SearchGrid:
                     f"{instances:g} instances with {threads:g} threads each are more than the "
                     f"{self._cores} cores"
                 )
-            if self.amount(point, "batching", model) != self._find_plain_amount(model) and (
+            # the first choice leaves the batcher unchanged
+            plain = (d.choices[0].amount for d in self.dimensions if (d.name, d.model) == ("batching", model))
+            if self.amount(point, "batching", model) != next(plain, 1.0) and (
                 self.amount(point, "max_batch_size", model) <= 1
             ):
                 return "batches of one gain nothing from a queue delay, nor from having no batcher"
         return ""
-
-    def _find_plain_amount(self, model: str) -> float:
-        """Return the amount of the first batching choice, the batcher left unchanged."""
-        found = (d.choices[0].amount for d in self.dimensions if (d.name, d.model) == ("batching", model))
-        return next(found, 1.0)
 
     def amount(self, point: Point, name: str, model: str = "", absent: float = 1.0) -> float:
         """Return the amount chosen in a dimension, or `absent` if the grid lacks it."""
@@ -149,20 +144,36 @@ class SearchGrid:
             for model in self.members or ("",)
         )
 
-    def ladder(self, space: LoadSpace, point: Point) -> Ladder:
+    def ladder(self, point: Point) -> Ladder:
         """Return the loads of a point's variant."""
-        return self.shared(space, self.in_flight(point), self.batch_sizes(point))
+        return self.shared(self.in_flight(point), self.batch_sizes(point))
 
-    def shared(self, space: LoadSpace, needed: Sequence[int], batch_sizes: Sequence[int]) -> Ladder:
-        """Return the loads, divided by need among models that are measured together."""
-        own = needed if self.together else [self.whole(needed)]
-        return Ladder(
-            space,
-            [
-                LoadShare(space=loads, needed=each, batch_size=size)
-                for loads, each, size in zip(self._loads.values(), own, batch_sizes, strict=True)
-            ],
-        )
+    def shared(self, needed: Sequence[int], batch_sizes: Sequence[int]) -> Ladder:
+        """Return the loads, shared by need among models measured together; all combinations of listed loads.
+
+        `needed` are the requests in flight that keep each model's instances busy, by the formula.
+        """
+        space, spaces = self._space, list(self._loads.values())
+        combined: list[tuple[int, ...]]
+        if len(spaces) == 1:
+            combined = [(value,) for value in space.around(self.whole(needed))]
+        elif all(each.listed for each in spaces):
+            combined = list(itertools.product(*(each.values for each in spaces)))
+        else:
+            parts, total = list(zip(spaces, needed, strict=True)), sum(needed)
+            combined = [tuple(own.closest(v * need / total) for own, need in parts) for v in space.values]
+            if space.kind == "concurrency":
+                combined.append(tuple(own.closest(own.within(need)) for own, need in parts))
+        loads = [
+            together(
+                [
+                    LoadPoint(kind=own.kind, value=value, batch_size=size)
+                    for own, value, size in zip(spaces, values, batch_sizes, strict=True)
+                ]
+            )
+            for values in dict.fromkeys(combined)
+        ]
+        return sorted(loads, key=lambda load: load.value)
 
     def whole(self, needed: Sequence[int]) -> int:
         """Return the total load; members of a single model are limited by the smallest need."""
@@ -246,17 +257,15 @@ class Names:
         """Return the variant with this change; `members` are the variants of its parts."""
         if self._default is not None and merge(self._default, delta) == self._default:
             delta = {}
-        same = not delta and all(member.is_default for member in members)
-        name = "default" if same else self._choose_number(_make_key(members, delta))
+        name, key = "default", _make_key(members, delta)
+        if delta or not all(member.is_default for member in members):
+            if key not in self._known:
+                free = (str(number) for number in itertools.count(len(self._known)))
+                self._known[key] = next(number for number in free if number not in self._taken)
+            name = self._known[key]
         return Variant(
             model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta), members=tuple(members)
         )
-
-    def _choose_number(self, key: str) -> str:
-        if key not in self._known:
-            free = (str(number) for number in itertools.count(len(self._known)))
-            self._known[key] = next(number for number in free if number not in self._taken)
-        return self._known[key]
 
 
 def _make_key(members: Sequence[Variant], delta: Mapping[str, object]) -> str:

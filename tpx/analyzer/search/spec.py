@@ -4,6 +4,7 @@ Some of its parts are option groups, used unchanged.
 """
 
 import os
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Variant
-from tpx.analyzer.search.loads import LoadSpace
+from tpx.analyzer.results.measurement import LoadKind, Variant
 from tpx.analyzer.values import numbers, seconds
 from tpx.errors import UsageError
 from tpx.options import option
@@ -26,6 +26,45 @@ DEFAULT_TOLERANCE = 0.01
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
 """Maximum percentage of the space that optuna tries if neither a share nor a number is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpace:
+    """Loads that each configuration is measured under, deduplicated and ascending."""
+
+    values: tuple[int, ...]
+    batch_sizes: tuple[int, ...] = (1,)
+    kind: LoadKind = "concurrency"
+    until_plateau: bool = True
+    """Stop when more load brings no gain; off for loads that the user listed."""
+    listed: bool = False
+    """True if the user listed the loads, in which case no others are tried."""
+    at_most: int | None = None
+    """Upper bound of the range that `values` double through; None is the last value."""
+
+    def __post_init__(self) -> None:
+        for name, part in ((self.kind, "values"), ("batch size", "batch_sizes")):
+            values = sorted(set(getattr(self, part)))
+            if not values or values[0] < 1:
+                raise UsageError(f"every {name.replace('_', ' ')} must be at least 1: {values}")
+            object.__setattr__(self, part, tuple(values))
+
+    def within(self, load: int) -> int:
+        """Return the load, clamped to the range."""
+        return min(max(load, self.values[0]), self.at_most or self.values[-1])
+
+    def around(self, load: int) -> tuple[int, ...]:
+        """Return the values plus the given concurrency; listed values are not extended."""
+        if self.listed or self.kind != "concurrency":
+            return self.values
+        return tuple(sorted({*self.values, self.within(load)}))
+
+    def closest(self, wanted: float) -> int:
+        """Return the load closest to this one; among listed loads, the least above it, or the last."""
+        load = max(1, round(wanted))
+        if not self.listed:
+            return load
+        return self.values[min(bisect_left(self.values, load), len(self.values) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +175,6 @@ class Limits:
     """Number of finalists besides the default."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         if self.final_rounds < 0 or self.final_rounds == 1:
             raise UsageError(
                 "--final-rounds must be 0, which repeats nothing, or at least 2: one round has no interval"
@@ -177,7 +215,6 @@ class OptunaTrials:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         low, high = self.min_percentage_of_search_space, self.max_percentage_of_search_space
         if high is None and self.optuna_max_trials is None:
             high = MOST_PERCENT
@@ -200,17 +237,17 @@ class OptunaTrials:
         """Return the minimum of trials (1 or more), by share or number; if both are given, the greater."""
         given, share = self.optuna_min_trials, self.min_percentage_of_search_space
         by_share = int(size * (share or LEAST_PERCENT) / 100)
-        if given is None:
-            return max(1, by_share)
-        return given if share is None else max(by_share, given)
+        if given is None or share is None:
+            return given or max(1, by_share)
+        return max(by_share, given)
 
     def at_most(self, size: int) -> int:
         """Return the maximum number of trials, by share or by number; if both are given, the smaller."""
         given, share = self.optuna_max_trials, self.max_percentage_of_search_space
         by_share = int(size * (share or MOST_PERCENT) / 100)
-        if given is None:
-            return max(1, by_share)
-        return given if share is None else max(1, min(by_share, given))
+        if given is None or share is None:
+            return given or max(1, by_share)
+        return max(1, min(by_share, given))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,3 +290,8 @@ class SearchSpec:
     named: tuple[Variant, ...] = ()
     """Variants with existing names; the same change keeps its name."""
     trials: OptunaTrials = field(default_factory=OptunaTrials)
+
+    @property
+    def defaults(self) -> dict[str, Mapping[str, Any]]:
+        """Effective default configurations of the model and its members, by model."""
+        return {self.facts.model: self.default} | {m.facts.model: m.default or {} for m in self.members}

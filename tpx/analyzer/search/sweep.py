@@ -20,9 +20,8 @@ from tpx.analyzer.results.measurement import (
 )
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.history import Asking, History, Steps
-from tpx.analyzer.search.loads import LoadSpace
 from tpx.analyzer.search.space import Names, loads_of
-from tpx.analyzer.search.spec import SearchSpec
+from tpx.analyzer.search.spec import LoadSpace, SearchSpec
 from tpx.analyzer.variants import automatic_delta, merge
 from tpx.report.digits import rounded
 
@@ -69,24 +68,18 @@ def sweep(
     return _Sweep(variant, spaces, max_batch_sizes, history).batch_sizes(())
 
 
+@dataclass(frozen=True, slots=True)
 class _Sweep:
     """The nested sweeps of one configuration; `chosen` are the loads of the models before the current one."""
 
-    def __init__(
-        self,
-        variant: Variant,
-        spaces: Sequence[LoadSpace],
-        max_batch_sizes: Sequence[int],
-        history: History,
-    ) -> None:
-        self._variant = variant
-        self._spaces = spaces
-        self._max_batch_sizes = max_batch_sizes
-        self._history = history
+    variant: Variant
+    spaces: Sequence[LoadSpace]
+    max_batch_sizes: Sequence[int]
+    history: History
 
     def batch_sizes(self, chosen: tuple[LoadPoint, ...]) -> Asking[Swept]:
         """Sweep every client batch size of one model with all its loads. A failure ends the sweep."""
-        space, greatest = self._spaces[len(chosen)], self._max_batch_sizes[len(chosen)]
+        space, greatest = self.spaces[len(chosen)], self.max_batch_sizes[len(chosen)]
         bests: list[float] = []
         for batch_size in space.batch_sizes:
             if batch_size > max(1, greatest):
@@ -104,11 +97,11 @@ class _Sweep:
         return Swept(best=max(bests, default=None))
 
     def _sweep_loads(self, chosen: tuple[LoadPoint, ...], batch_size: int) -> Asking[Swept]:
-        space = self._spaces[len(chosen)]
+        space = self.spaces[len(chosen)]
         throughputs: list[float] = []
         for value in space.values:
             loads = (*chosen, LoadPoint(kind=space.kind, value=value, batch_size=batch_size))
-            inner = len(loads) < len(self._spaces)
+            inner = len(loads) < len(self.spaces)
             swept = yield from self.batch_sizes(loads) if inner else self._measure_load(loads)
             if swept.best is None:
                 return Swept(best=max(throughputs, default=None), failed=swept.failed)
@@ -123,11 +116,11 @@ class _Sweep:
         return Swept(best=max(throughputs))
 
     def _decide(self, text: str) -> None:
-        self._history.decide(text, self._variant.name)
+        self.history.decide(text, self.variant.name)
 
     def _measure_load(self, loads: Sequence[LoadPoint]) -> Asking[Swept]:
-        load = together(loads) if len(loads) > 1 else loads[0]
-        outcome = yield Trial(variant=self._variant, load=load)
+        load = together(loads)
+        outcome = yield Trial(variant=self.variant, load=load)
         if isinstance(outcome, TrialFailure) or outcome.throughput <= 0:
             why = outcome.reason if isinstance(outcome, TrialFailure) else "no inference was completed"
             self._decide(f"stopped at {load}: {why}")
@@ -218,78 +211,74 @@ def brute(spec: SearchSpec, history: History) -> Steps:
 
 def manual(spec: SearchSpec, history: History) -> Steps:
     """Sweep the default, then each listed change in order; the lists of several models are combined."""
-    listed = _Listed(spec, history)
-    history.space_size = 1 + len(listed.variants)
-    yield from listed.measured()
+    variants: list[tuple[Variant, Mapping[str, Any]]]
+    if spec.members:
+        grid = open_grid(spec)
+        default = grid.default
+        once = {variant.name: variant for variant in map(grid.variant, grid.points())}
+        variants = [(variant, {}) for variant in once.values()]
+    else:
+        names = Names(spec.facts.model, spec.named, spec.default)
+        default = names.variant({})
+        variants = [(names.variant(delta), delta) for delta in spec.deltas or ()]
+    history.space_size = 1 + len(variants)
+    yield from _sweep_listed(spec, history, default, variants)
     yield from refine_best(spec, history)
 
 
-class _Listed:
-    """The configurations that the user listed."""
-
-    def __init__(self, spec: SearchSpec, history: History) -> None:
-        self._history = history
-        self._early_exit = spec.early_exit
-        self._spaces = list(loads_of(spec).values())
-        self._defaults = {spec.facts.model: spec.default}
-        self._defaults |= {member.facts.model: member.default or {} for member in spec.members}
-        self.variants: list[tuple[Variant, dict[str, Any]]]
-        if spec.members:
-            grid = open_grid(spec)
-            self._default = grid.default
-            once = {variant.name: variant for variant in map(grid.variant, grid.points())}
-            self.variants = [(variant, {}) for variant in once.values()]
-        else:
-            names = Names(spec.facts.model, spec.named, spec.default)
-            self._default = names.variant({})
-            self.variants = [(names.variant(delta), dict(delta)) for delta in spec.deltas or ()]
-
-    def measured(self) -> Asking[None]:
-        """Sweep each configuration once; with early exit, larger batch sizes only while throughput grows."""
-        swept = {self._default.name: (yield from self._sweep(self._default))}
-        beside: dict[str, Any] | None = None
-        best, ended = None, False
-        for variant, delta in self.variants:
-            others = {key: value for key, value in delta.items() if key != _BATCH_SIZE}
-            if others != beside:
-                beside, best, ended = others, None, False
-            if ended:
+def _sweep_listed(
+    spec: SearchSpec,
+    history: History,
+    default: Variant,
+    variants: Sequence[tuple[Variant, Mapping[str, Any]]],
+) -> Asking[None]:
+    """Sweep each configuration once; with early exit, larger batch sizes only while throughput grows."""
+    swept = {default.name: (yield from _sweep_variant(spec, history, default))}
+    beside: Mapping[str, Any] | None = None
+    best, ended = None, False
+    for variant, delta in variants:
+        others = {key: value for key, value in delta.items() if key != _BATCH_SIZE}
+        if others != beside:
+            beside, best, ended = others, None, False
+        if ended:
+            continue
+        if variant.is_default and delta:
+            text = ", ".join(f"{key}: {value}" for key, value in delta.items())
+            text = text if len(text) <= FIELD_SHOWN else f"{text[:FIELD_SHOWN]} ..."
+            history.decide(f"{text} equals the default: not measured again", variant.name)
+        elif variant.name not in swept:
+            unfitting = _explain_misfit(spec, variant)
+            if unfitting:
+                history.decide(f"left out: {unfitting}", variant.name)
                 continue
-            if variant.is_default and delta:
-                text = ", ".join(f"{key}: {value}" for key, value in delta.items())
-                text = text if len(text) <= FIELD_SHOWN else f"{text[:FIELD_SHOWN]} ..."
-                self._decide(variant, f"{text} equals the default: not measured again")
-            elif variant.name not in swept:
-                unfitting = self._explain_misfit(variant)
-                if unfitting:
-                    self._decide(variant, f"left out: {unfitting}")
-                    continue
-                swept[variant.name] = yield from self._sweep(variant)
-            if self._early_exit and _BATCH_SIZE in delta:
-                reason = swept[variant.name].ends_growth(delta[_BATCH_SIZE], best)
-                if reason:
-                    self._decide(variant, f"larger batch sizes not tried: {reason}")
-                best, ended = swept[variant.name].best or best, bool(reason)
+            swept[variant.name] = yield from _sweep_variant(spec, history, variant)
+        if spec.early_exit and _BATCH_SIZE in delta:
+            reason = swept[variant.name].ends_growth(delta[_BATCH_SIZE], best)
+            if reason:
+                history.decide(f"larger batch sizes not tried: {reason}", variant.name)
+            best, ended = swept[variant.name].best or best, bool(reason)
 
-    def _sweep(self, variant: Variant) -> Asking[Swept]:
-        loaded = (variant,) if len(self._spaces) == 1 else variant.members
-        sizes = [int(self._merge_config(each).get(_BATCH_SIZE, 0)) for each in loaded]
-        return sweep(variant, self._spaces, sizes, self._history)
 
-    def _explain_misfit(self, variant: Variant) -> str:
-        """Return why a server could not load a configuration, as far as visible here; empty otherwise."""
-        for config in map(self._merge_config, (variant, *variant.members)):
-            size = int(config.get(_BATCH_SIZE, 0))
-            preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size", ())
-            above = [str(each) for each in preferred if int(each) > size]
-            if above:
-                return f"preferred_batch_size {', '.join(above)} is above max_batch_size {size}"
-        return ""
+def _sweep_variant(spec: SearchSpec, history: History, variant: Variant) -> Asking[Swept]:
+    spaces = list(loads_of(spec).values())
+    loaded = (variant,) if len(spaces) == 1 else variant.members
+    sizes = [int(_merge_config(spec, each).get(_BATCH_SIZE, 0)) for each in loaded]
+    return sweep(variant, spaces, sizes, history)
 
-    def _merge_config(self, variant: Variant) -> Mapping[str, Any]:
-        """Return JSON of a variant's configuration."""
-        merged: Mapping[str, Any] = merge(self._defaults.get(variant.model, {}), variant.delta)
-        return merged
 
-    def _decide(self, variant: Variant, text: str) -> None:
-        self._history.decide(text, variant.name)
+def _explain_misfit(spec: SearchSpec, variant: Variant) -> str:
+    """Return why a server could not load a configuration, as far as visible here; empty otherwise."""
+    for each in (variant, *variant.members):
+        config = _merge_config(spec, each)
+        size = int(config.get(_BATCH_SIZE, 0))
+        preferred = (config.get("dynamic_batching") or {}).get("preferred_batch_size", ())
+        above = [str(n) for n in preferred if int(n) > size]
+        if above:
+            return f"preferred_batch_size {', '.join(above)} is above max_batch_size {size}"
+    return ""
+
+
+def _merge_config(spec: SearchSpec, variant: Variant) -> Mapping[str, Any]:
+    """Return JSON of a variant's configuration."""
+    merged: Mapping[str, Any] = merge(spec.defaults.get(variant.model, {}), variant.delta)
+    return merged

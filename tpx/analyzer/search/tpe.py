@@ -4,7 +4,6 @@ import math
 
 from tpx.analyzer.search.explorer import Explorer
 from tpx.analyzer.search.history import Asking, History, Merit, Steps
-from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.errors import UsageError
 
@@ -70,27 +69,22 @@ class _Trials:
             explorer.history.decide(f"{explorer.grid.describe(point)} not measured: {refusal}")
             study.tell(trial, state=states.PRUNED)
             return False, -math.inf
-        value = yield from self._measure_point(point)
+        again = point in explorer.tried
+        first = yield from explorer.once(point)
+        if first is not None and not again:
+            look, before = explorer.merit(point), sorted(self._first_looks)
+            self._first_looks.append(look)
+            if before and look < before[len(before) // 2]:
+                text = "pruned: below the median of the trials before at its first load"
+                explorer.history.decide(text, explorer.name(point))
+            elif self._climbs:
+                yield from explorer.climbed(point)
+        value = explorer.merit(point)
         if not math.isfinite(value[1]):
             study.tell(trial, state=states.FAIL)
         else:
             study.tell(trial, worth(value))
         return value
-
-    def _measure_point(self, point: Point) -> Asking[Merit]:
-        explorer = self.explorer
-        again = point in explorer.tried
-        first = yield from explorer.once(point)
-        if first is None or again:
-            return explorer.merit(point)
-        look, before = explorer.merit(point), sorted(self._first_looks)
-        self._first_looks.append(look)
-        if before and look < before[len(before) // 2]:
-            text = "pruned: below the median of the trials before at its first load"
-            explorer.history.decide(text, explorer.name(point))
-        elif self._climbs:
-            yield from explorer.climbed(point)
-        return explorer.merit(point)
 
 
 def worth(merit: Merit) -> float:

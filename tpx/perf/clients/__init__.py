@@ -3,5 +3,5 @@
 `base` has the seams (`Client`, `Control`, `Slot`), `model` the descriptions that controls return,
 `endpoint` the table of services and transports, `wire` and `tls` their options. `http` and `grpc` send
 requests of the v2 protocol, `grpc_stream` sends them over streams; `control` (over HTTP) and
-`grpc_control` query the server. `openai` (with `chat`), `torchserve` and `tfserving` are other services.
+`grpc_control` query the server. `openai`, `torchserve` and `tfserving` are other services.
 """

@@ -29,6 +29,7 @@ from tpx.protocol.json_values import JsonObject
 
 log = logging.getLogger(__name__)
 ASK_S = 30.0
+UNNAMED = ModelKey("")
 _PATHS = {
     "ServerLive": "/health/live",
     "ServerMetadata": "",
@@ -64,20 +65,23 @@ def host_header(endpoint: Endpoint) -> str:
 
 def model_path(model: ModelKey, verb: str) -> str:
     """Return a path such as `/v2/models/M/versions/V/infer`, with names quoted."""
-    return f"/v2/models/{_quote_model_path(model.name, model.version)}/{verb}"
+    return f"/v2/models/{_quote_model_path(model)}/{verb}"
 
 
-def _quote_model_path(name: str, version: str) -> str:
-    return quote(name, safe="") + (f"/versions/{quote(version, safe='')}" if version else "")
+def _quote_model_path(key: ModelKey) -> str:
+    return quote(key.name, safe="") + (f"/versions/{quote(key.version, safe='')}" if key.version else "")
 
 
-def error_text(response: HttpResponse) -> str:
-    """Return the `error` of a v2 error body, the `detail` of a FastAPI one, or else the start of the body."""
+def error_text(response: HttpResponse, *members: str) -> str:
+    """Return the first of some members of an error body, or else the start of the body.
+
+    By default the `error` of a v2 server, or the `detail` of FastAPI.
+    """
     body = bytes(response.body)
     try:
         answer = json.loads(body)
-        return str(answer["error"] if "error" in answer else answer["detail"])
-    except (ValueError, KeyError, TypeError):
+        return next(str(answer[name]) for name in members or ("error", "detail") if name in answer)
+    except (ValueError, StopIteration, TypeError):
         return body[:500].decode("utf-8", "replace").strip() or "(no message)"
 
 
@@ -92,14 +96,9 @@ class HttpMethodCaller:
         self._turn = asyncio.Lock()
 
     async def ask(
-        self,
-        method: str,
-        name: str = "",
-        version: str = "",
-        body: JsonObject | None = None,
-        timeout_s: float = ASK_S,
+        self, method: str, key: ModelKey = UNNAMED, body: JsonObject | None = None, timeout_s: float = ASK_S
     ) -> JsonObject:
-        path = "/v2" + _PATHS[method].format(_quote_model_path(name, version)).replace("//", "/")
+        path = "/v2" + _PATHS[method].format(_quote_model_path(key)).replace("//", "/")
         verb, parts = ("GET", []) if body is None else ("POST", [json.dumps(body).encode()])
         host, headers = host_header(self._endpoint), user_headers(self._endpoint)
         request = encode_request(verb, path, host, headers, parts)
@@ -110,7 +109,8 @@ class HttpMethodCaller:
             response = await fetch(self._connection, request, timeout_s)
         log.debug("%s %s: %d, %s", verb, path, response.status, brief(response.body))
         if response.status != 200:
-            raise ResponseError(error_text(response))
+            status = "" if bytes(response.body).startswith(b"{") else f"HTTP {response.status}: "
+            raise ResponseError(status + error_text(response))
         if method not in _READ:
             return {}
         try:
@@ -137,14 +137,9 @@ class MethodCaller(Protocol):
     """Advice to append to the error if the first query fails."""
 
     async def ask(
-        self,
-        method: str,
-        name: str = "",
-        version: str = "",
-        body: JsonObject | None = None,
-        timeout_s: float = ASK_S,
+        self, method: str, key: ModelKey = UNNAMED, body: JsonObject | None = None, timeout_s: float = ASK_S
     ) -> JsonObject:
-        """Call a method by its gRPC name for a model or region; `body` has the members of HTTP's body.
+        """Call a method by its gRPC name; `key` names a model or a region, `body` has HTTP's members.
 
         Raises ResponseError with the server's message, WireError if there is no response,
         MeasurementError for a response that does not follow the protocol.
@@ -180,7 +175,7 @@ class V2Control:
 
     async def model(self, model: ModelKey) -> ModelDescription:
         try:
-            metadata = await self._method_caller.ask("ModelMetadata", model.name, model.version)
+            metadata = await self._method_caller.ask("ModelMetadata", model)
         except ResponseError as exc:
             index: JsonObject = {}
             with suppress(MeasurementError, ResponseError):  # the server need not list its models
@@ -189,12 +184,12 @@ class V2Control:
             raise MeasurementError(f"failed to get model metadata: {words}") from exc
         config: JsonObject | None = None
         with suppress(ResponseError):  # the server may lack this extension
-            config = await self._method_caller.ask("ModelConfig", model.name, model.version)
+            config = await self._method_caller.ask("ModelConfig", model)
         return model_description(metadata, config)
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
         with refusals("get model statistics"):
-            return model_counters(await self._method_caller.ask("ModelStatistics", model.name, model.version))
+            return model_counters(await self._method_caller.ask("ModelStatistics", model))
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
         # in the protocol's JSON only trace_level is a list
@@ -205,20 +200,18 @@ class V2Control:
     async def register(self, region: Region) -> None:
         body: JsonObject = {"byte_size": region.byte_size}
         if region.handle:
-            body |= {"raw_handle": {"b64": base64.b64encode(region.handle).decode()}}
-            body |= {"device_id": region.device}
+            handle = base64.b64encode(region.handle).decode()
+            body |= {"raw_handle": {"b64": handle}, "device_id": region.device}
         else:
             body |= {"key": region.key, "offset": 0}
         with refusals("register shared memory"):
-            await self._method_caller.ask(
-                f"{region.kind.capitalize()}SharedMemoryRegister", region.name, body=body
-            )
+            method = f"{region.kind.capitalize()}SharedMemoryRegister"
+            await self._method_caller.ask(method, ModelKey(region.name), body)
 
     async def unregister(self, region: Region) -> None:
         with refusals("unregister shared memory"):
-            await self._method_caller.ask(
-                f"{region.kind.capitalize()}SharedMemoryUnregister", region.name, body={}
-            )
+            method = f"{region.kind.capitalize()}SharedMemoryUnregister"
+            await self._method_caller.ask(method, ModelKey(region.name), {})
 
     async def close(self) -> None:
         await self._method_caller.close()

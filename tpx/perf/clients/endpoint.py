@@ -57,26 +57,12 @@ def parse_kind(text: str) -> ServiceKind:
             ".proto; for Triton's protocol use --service-kind triton -i grpc"
         )
     if text.lower() not in KINDS:
-        names = ", ".join(f"'{name}'" for name in KINDS)
-        close = nearest(text.lower(), KINDS)
-        refuse(
-            "--service-kind",
-            f"Unsupported type provided: '{text}'. The available options are {names}{close}.",
-        )
+        known = ", ".join(f"'{name}'" for name in KINDS) + nearest(text.lower(), KINDS)
+        refuse("--service-kind", f"Unsupported type provided: '{text}'. The available options are {known}.")
     return KINDS[text.lower()]
 
 
-@dataclass(frozen=True, slots=True)
-class ComposingModels:
-    """Models called by a model's own code, which its configuration does not list."""
-
-    keys: tuple[ModelKey, ...] = ()
-
-    def __str__(self) -> str:
-        return ",".join(f"{key.name}:{key.version}".rstrip(":") for key in self.keys)
-
-
-def parse_composing(text: str) -> ComposingModels:
+def parse_composing(text: str) -> tuple[ModelKey, ...]:
     """Parse `a:3,b`: models with optional versions."""
     keys = []
     for part in text.replace(" ", "").split(","):
@@ -84,10 +70,7 @@ def parse_composing(text: str) -> ComposingModels:
         if not name or (colon and not version.isdecimal()):
             refuse("--bls-composing-models", f"The value '{text}' does not match <name>[:<version>],...")
         keys.append(ModelKey(name, version))
-    return ComposingModels(tuple(dict.fromkeys(keys)))
-
-
-NONE_COMPOSING = ComposingModels()
+    return tuple(dict.fromkeys(keys))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,15 +90,14 @@ class ServiceSpec:
     model_repository: tuple[Path, ...] = option(
         (), "inprocess: directory of the models (repeatable)", metavar="DIR"
     )
-    bls_composing_models: ComposingModels = option(
-        NONE_COMPOSING,
+    bls_composing_models: tuple[ModelKey, ...] = option(
+        (),
         "models called by the model, whose statistics are reported too",
         metavar="NAME[:VERSION],...",
         parse=parse_composing,
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError if the kind lacks an option that it needs, or has one that it does not use."""
         kind = self.service_kind
         if kind == "openai" and not self.endpoint:
             raise UsageError(
@@ -127,7 +109,7 @@ class ServiceSpec:
         for name, owner in owners.items():
             if name in given(self) and kind != owner:
                 raise UsageError(f"{flag_of(name)} applies to --service-kind {owner} only, not to {kind}")
-        if self.bls_composing_models.keys and kind not in ("triton", "inprocess"):
+        if self.bls_composing_models and kind not in ("triton", "inprocess"):
             raise UsageError(f"--bls-composing-models: --service-kind {kind} has no statistics of models")
 
     @property

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,17 +37,13 @@ Send = Callable[[Any, OnResponse], object]
 
 def connect(endpoint: Endpoint) -> Connections:
     """Return the connections to a v2 server over gRPC."""
-    tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    control = V2Control(GrpcMethodCaller(endpoint, tls))
-    if endpoint.wire.stream_per_request:
-        from tpx.perf.clients.grpc_stream import SingleStreamClient
-
-        return Connections(SingleStreamClient(endpoint, tls), control)
+    control = V2Control(GrpcMethodCaller(endpoint))
     if endpoint.wire.streaming:
-        from tpx.perf.clients.grpc_stream import GrpcStreamClient
+        from tpx.perf.clients.grpc_stream import GrpcStreamClient, SingleStreamClient
 
-        return Connections(GrpcStreamClient(endpoint, tls), control)
-    return Connections(GrpcClient(endpoint, tls), control)
+        kind = SingleStreamClient if endpoint.wire.stream_per_request else GrpcStreamClient
+        return Connections(kind(endpoint), control)
+    return Connections(GrpcClient(endpoint), control)
 
 
 class GrpcSlots:
@@ -61,11 +56,11 @@ class GrpcSlots:
     success = int(Status.OK)
     slots_per_connection = float(SLOTS_PER_CONNECTION)
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.connections: list[GrpcClientConnection] = []
         self._slots: list[Slot] = []
-        self._tls = tls
+        self._tls = tls_context(endpoint.tls)
         self._replacing = asyncio.Lock()
 
     def send_on(self, carrier: Any) -> Send:
@@ -155,16 +150,14 @@ class GrpcClient(GrpcSlots):
     streams = False
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> PreparedCall:
-        endpoint = self.endpoint
-        message = infer_message(endpoint.model, tensors, fields, fields.all_parameters)
-        block = header_block(endpoint, SERVICE + "ModelInfer")
-        return PreparedCall(block, frame_message(message, endpoint.wire.compression))
+        message = infer_message(self.endpoint.model, tensors, fields, fields.all_parameters)
+        block = header_block(self.endpoint, SERVICE + "ModelInfer")
+        return PreparedCall(block, frame_message(message, self.endpoint.wire.compression))
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> "GrpcTemplate":
-        endpoint = self.endpoint
-        message = infer_message(endpoint.model, tensors, fields, flags_only(fields))
-        block = header_block(endpoint, SERVICE + "ModelInfer")
-        return GrpcTemplate(block, message, endpoint.wire.compression)
+        message = infer_message(self.endpoint.model, tensors, fields, flags_only(fields))
+        block = header_block(self.endpoint, SERVICE + "ModelInfer")
+        return GrpcTemplate(block, message, self.endpoint.wire.compression)
 
     def failure(self, response: GrpcResponse) -> Failure:
         return call_failure(response)

@@ -1,15 +1,16 @@
 """The methods of the v2 protocol over gRPC."""
 
 import logging
-import ssl
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tpx.errors import Code, ResponseError, WireError
 from tpx.perf.clients.base import brief
-from tpx.perf.clients.control import ASK_S
+from tpx.perf.clients.control import ASK_S, UNNAMED
 from tpx.perf.clients.endpoint import Endpoint
+from tpx.perf.clients.model import ModelKey
+from tpx.perf.clients.tls import tls_context
 from tpx.protocol import messages, model_config
 from tpx.protocol.grpc import client as wire
 from tpx.protocol.grpc.client import GrpcClientConnection
@@ -28,9 +29,9 @@ def metadata(endpoint: Endpoint) -> dict[str, str | bytes]:
 class GrpcCaller:
     """Calls methods of one service over a connection that is opened on first use."""
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None, service: str = SERVICE) -> None:
+    def __init__(self, endpoint: Endpoint, service: str = SERVICE) -> None:
         self.endpoint = endpoint
-        self._tls = tls
+        self._tls = tls_context(endpoint.tls)
         self._service = service
         self._connection: GrpcClientConnection | None = None
 
@@ -48,9 +49,7 @@ class GrpcCaller:
         except ResponseError as exc:
             log.debug("%s(%s): %s, %s", method, brief(str(request)), exc.code.value, exc.message)
             if exc.code is Code.UNAVAILABLE and "connection" in exc.message.lower():
-                raise WireError(
-                    exc.message
-                ) from exc  # the connection failed; this is not the server's status
+                raise WireError(exc.message) from exc  # not the server's status: the connection failed
             raise
         answer = response.FromString(bytes(data))
         log.debug("%s(%s): %s", method, brief(str(request)), brief(str(answer)))
@@ -67,34 +66,23 @@ class GrpcMethodCaller(GrpcCaller):
     hint = ""
 
     async def ask(
-        self,
-        method: str,
-        name: str = "",
-        version: str = "",
-        body: JsonObject | None = None,
-        timeout_s: float = ASK_S,
+        self, method: str, key: ModelKey = UNNAMED, body: JsonObject | None = None, timeout_s: float = ASK_S
     ) -> JsonObject:
-        members = _convert_body(method, body or {})
-        if name:
-            members["model_name" if method.startswith("RepositoryModel") else "name"] = name
-        if version:
-            members["version"] = version
+        members = dict(body or {})
+        if method == "TraceSetting":
+            settings = {name: {"value": v if isinstance(v, list) else [v]} for name, v in members.items()}
+            members = {"settings": settings}
+        if "raw_handle" in members:
+            members["raw_handle"] = members["raw_handle"]["b64"]
+        if "parameters" in members:
+            members["parameters"] = {name: {"string_param": v} for name, v in members["parameters"].items()}
+        if key.name:
+            members["model_name" if method.startswith("RepositoryModel") else "name"] = key.name
+        if key.version:
+            members["version"] = key.version
         request = ParseDict(members, getattr(messages, f"{method}Request")())
         answer = await self.call(method, request, getattr(messages, f"{method}Response"), timeout_s)
         if method == "ModelConfig":
             return model_config.to_json(answer.config)
         # same members as HTTP's JSON, except that 64-bit integers are strings
         return dict(MessageToDict(answer, preserving_proto_field_name=True))
-
-
-def _convert_body(method: str, body: JsonObject) -> JsonObject:
-    """Convert the members of HTTP's body to those of the request's message."""
-    if method == "TraceSetting":
-        settings = {name: {"value": v if isinstance(v, list) else [v]} for name, v in body.items()}
-        return {"settings": settings}
-    fields = dict(body)
-    if "raw_handle" in body:
-        fields["raw_handle"] = body["raw_handle"]["b64"]
-    if "parameters" in body:
-        fields["parameters"] = {name: {"string_param": v} for name, v in body["parameters"].items()}
-    return fields

@@ -5,21 +5,15 @@ Every request asks for an empty final response, which marks the end of a decoupl
 
 import asyncio
 import math
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import perf_counter_ns
+from typing import NamedTuple
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Endpoint
-from tpx.perf.clients.grpc import (
-    GrpcSlots,
-    Send,
-    flags_only,
-    infer_message,
-    sequence_field,
-)
+from tpx.perf.clients.grpc import GrpcSlots, Send, flags_only, infer_message, sequence_field
 from tpx.perf.clients.grpc_control import SERVICE, metadata
 from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -65,32 +59,22 @@ class StreamMessage:
         return b"".join((self.prefix, request_id, self.rest))
 
 
-class StreamTemplate:
+class StreamTemplate(NamedTuple):
     """Implements Template."""
 
-    __slots__ = ("_encoding", "_rest")
-
-    def __init__(self, rest: bytes, encoding: str) -> None:
-        self._rest = rest
-        self._encoding = encoding
+    rest: bytes
+    encoding: str
 
     def fill(self, sequence: int) -> StreamMessage:
-        return StreamMessage(sequence_field(sequence) + self._rest, self._encoding)
+        return StreamMessage(sequence_field(sequence) + self.rest, self.encoding)
 
 
 class StreamedRequest:
     """Implements StreamedResponse: a request in flight that becomes its own response."""
 
     __slots__ = (
-        "answers",
-        "arrivals",
-        "end_ns",
-        "first_byte_ns",
-        "message",
-        "on_response",
-        "status",
-        "units",
-    )
+        "answers", "arrivals", "end_ns", "first_byte_ns", "message", "on_response", "status", "units",
+    )  # fmt: skip
 
     def __init__(self, on_response: OnResponse) -> None:
         self.on_response = on_response
@@ -273,19 +257,17 @@ class StreamSlots(GrpcSlots):
     streams = True
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> StreamMessage:
-        return StreamMessage(self._encode_request(tensors, fields, fields.all_parameters), self._compression)
+        rest = self._encode_request(tensors, fields, fields.all_parameters)
+        return StreamMessage(rest, self.endpoint.wire.compression)
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> StreamTemplate:
-        return StreamTemplate(self._encode_request(tensors, fields, flags_only(fields)), self._compression)
+        rest = self._encode_request(tensors, fields, flags_only(fields))
+        return StreamTemplate(rest, self.endpoint.wire.compression)
 
     def failure(self, response: StreamedRequest) -> Failure:
         known = response.status != ANSWERED_ERROR
         code = f"gRPC {Status(response.status).name}" if known else "gRPC stream"
         return Failure(code, response.message or "(no message)")
-
-    @property
-    def _compression(self) -> str:
-        return self.endpoint.wire.compression
 
     def _encode_request(
         self, tensors: Sequence[Tensor], fields: RequestFields, parameters: Mapping[str, Parameter]
@@ -299,8 +281,8 @@ class GrpcStreamClient(StreamSlots):
 
     slots_per_connection = math.inf
 
-    def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None = None) -> None:
-        super().__init__(endpoint, tls)
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
         self._streams: list[InferStream] = []
         self._replacing_stream = asyncio.Lock()
 
@@ -350,36 +332,28 @@ class SingleStreamClient(StreamSlots):
 
     def send_on(self, carrier: GrpcClientConnection) -> Send:
         path, pairs = SERVICE + "ModelStreamInfer", metadata(self.endpoint)
-        encoding = self._compression
+        encoding = self.endpoint.wire.compression
 
         def send(message: StreamMessage, on_response: OnResponse) -> int:
-            exchange = _Exchange(on_response)
-            call = carrier.open(path, exchange.on_message, exchange.on_end, pairs, encoding=encoding)
+            request = StreamedRequest(on_response)
+
+            def on_message(data: Buffer) -> None:
+                now_ns = perf_counter_ns()
+                data = enveloped(data) if is_bare(data) else data
+                _, _, null, error = scan(data)
+                request.take(data, error, null=null, now_ns=now_ns)
+
+            def on_end(response: GrpcResponse) -> None:
+                now_ns = perf_counter_ns()
+                if response.status != Status.OK:
+                    request.fail(int(response.status), response.message, now_ns)
+                elif not request.end_ns:
+                    request.first_byte_ns = request.end_ns = now_ns
+                on_response(request)
+
+            call = carrier.open(path, on_message, on_end, pairs, encoding=encoding)
             call.send_framed(message.framed(_ONLY_ID))
             call.half_close()
             return call.id
 
         return send
-
-
-class _Exchange:
-    """A stream whose messages all belong to one request."""
-
-    __slots__ = ("_request",)
-
-    def __init__(self, on_response: OnResponse) -> None:
-        self._request = StreamedRequest(on_response)
-
-    def on_message(self, data: Buffer) -> None:
-        now_ns = perf_counter_ns()
-        data = enveloped(data) if is_bare(data) else data
-        _, _, null, error = scan(data)
-        self._request.take(data, error, null=null, now_ns=now_ns)
-
-    def on_end(self, response: GrpcResponse) -> None:
-        request, now_ns = self._request, perf_counter_ns()
-        if response.status != Status.OK:
-            request.fail(int(response.status), response.message, now_ns)
-        elif not request.end_ns:
-            request.first_byte_ns = request.end_ns = now_ns
-        request.on_response(request)

@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import orjson
@@ -61,7 +60,7 @@ def http_connector(
     endpoint: Endpoint, kind: type[HttpClientConnection] = HttpClientConnection
 ) -> HttpConnector:
     """Return a connector to the endpoint."""
-    tls = None if endpoint.tls is None else tls_context(endpoint.tls)
+    tls = tls_context(endpoint.tls)
     return HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=kind, at_once=endpoint.at_once)
 
 
@@ -121,14 +120,13 @@ class HttpSlots:
         self._slots.append(slot)
 
     def _attach_connection(self, slot: Slot, connection: HttpClientConnection) -> None:
+        def report_lost(error: WireError) -> None:
+            # a connection that the slot has replaced is no longer of interest
+            if slot.connection is connection:
+                slot.on_lost(error)
+
         slot.connection, slot.send = connection, self.send_on(connection)
-        connection.on_lost = partial(_report_lost, slot, connection)
-
-
-def _report_lost(slot: Slot, connection: HttpClientConnection, error: WireError) -> None:
-    # a connection that the slot has replaced is no longer of interest
-    if slot.connection is connection:
-        slot.on_lost(error)
+        connection.on_lost = report_lost
 
 
 class HttpClient(HttpSlots):
@@ -167,27 +165,22 @@ def infer_body(
     if parameters:
         head["parameters"] = parameters
     tail: list[Buffer] = []
-    head["inputs"] = [
-        _build_input(tensor, fields, tail, binary=wire.input_tensor_format != "json") for tensor in tensors
-    ]
+    head["inputs"] = []
+    for tensor in tensors:
+        item: JsonObject = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        head["inputs"].append(item)
+        if (place := fields.shared_inputs.get(tensor.name)) is not None:
+            item["parameters"] = _build_region(place)
+        elif wire.input_tensor_format != "json":
+            item["parameters"] = {"binary_data_size": len(tensor.data)}
+            tail.append(tensor.data)
+        else:
+            item["data"] = orjson.Fragment(_encode_json_data(tensor))
     if fields.outputs:
         head["outputs"] = [_build_output(output, binary=binary_outputs) for output in fields.outputs]
     words = orjson.dumps(head)
     log.debug("request: %s, %d bytes of tensors behind it", brief(words), sum(map(len, tail)))
     return words, tail
-
-
-def _build_input(tensor: Tensor, fields: RequestFields, tail: list[Buffer], *, binary: bool) -> JsonObject:
-    item: JsonObject = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-    place = fields.shared_inputs.get(tensor.name)
-    if place is not None:
-        item["parameters"] = _build_region(place)
-    elif binary:
-        item["parameters"] = {"binary_data_size": len(tensor.data)}
-        tail.append(tensor.data)
-    else:
-        item["data"] = orjson.Fragment(_encode_json_data(tensor))
-    return item
 
 
 def _encode_json_data(tensor: Tensor) -> bytes:

@@ -42,6 +42,9 @@ class ModelKey:
     name: str
     version: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.name}:{self.version}" if self.version else self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
@@ -233,8 +236,8 @@ def instead(asked: ModelKey, index: Sequence[IndexEntry]) -> str:
     names = sorted({entry.name for entry in index if entry.state == READY})
     if not names:
         return "; the server has no model that is ready" if index else ""
-    more = len(names) - MOST_NAMES
-    if more > 0:
+    rest = ""
+    if (more := len(names) - MOST_NAMES) > 0:
         names.sort(key=lambda name: SequenceMatcher(None, asked.name, name).ratio(), reverse=True)
-    rest = f" and {more} more" if more > 0 else ""
+        rest = f" and {more} more"
     return f"{nearest(asked.name, names)}; the server has: {', '.join(names[:MOST_NAMES])}{rest}"

@@ -10,7 +10,6 @@ stream. Source: perf_analyzer, session_concurrency/payload_json_utils.cc.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from time import perf_counter_ns
 from typing import cast
 
@@ -79,13 +78,11 @@ class EventParser:
         text = text.removesuffix(held_back).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *events, rest = text.split(b"\n\n")
         self._held = rest + held_back
-        return [data for event in events if (data := _read_event_data(event)) is not None]
-
-
-def _read_event_data(event: bytes) -> bytes | None:
-    """Return an event's data; None if it has none, as in a comment."""
-    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
-    return b"\n".join(lines) if lines else None
+        data = (
+            [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+            for event in events
+        )
+        return [b"\n".join(lines) for lines in data if lines]  # a comment has no data
 
 
 class ChatTurn:
@@ -173,12 +170,13 @@ class OpenAiAnswer:
     """Implements StreamedResponse."""
 
     __slots__ = (
-        "_events", "_on_response", "arrivals", "body", "end_ns", "error", "first_byte_ns", "status",
+        "_events", "_on_response", "_turn", "arrivals", "body", "end_ns", "error", "first_byte_ns", "status",
         "streamed", "units",
     )  # fmt: skip
 
-    def __init__(self, on_response: OnResponse) -> None:
+    def __init__(self, on_response: OnResponse, turn: ChatTurn | None = None) -> None:
         self._on_response = on_response
+        self._turn = turn
         self._events = EventParser()
         self.status = 0
         self.first_byte_ns = 0
@@ -208,10 +206,6 @@ class OpenAiAnswer:
                 self.arrivals.append(now_ns)
             self.units = tokens(event) or self.units
 
-    def refuse(self, reason: str) -> None:
-        """Turn a successful response into a failure."""
-        self.status, self.error = REFUSED_IN_STREAM, reason
-
     def finish(self, response: HttpResponse, told: int) -> None:
         """Complete the response; `take` has already parsed the first `told` bytes of its body."""
         self.status, self.body = response.status, response.body
@@ -224,8 +218,12 @@ class OpenAiAnswer:
         else:
             self.units = tokens(_parse_object(response.body))
             self.arrivals.append(now_ns)
-        if self.error and self.status == OpenAiClient.success:
-            self.refuse(self.error)
+        if self.status == OpenAiClient.success:
+            # the turn's response belongs to its conversation before the load sees it
+            if not self.error and self._turn and not self._turn.answered(self.body, streamed=self.streamed):
+                self.error = NO_MESSAGE
+            if self.error:
+                self.status = REFUSED_IN_STREAM
         arrivals = self.arrivals
         # no usage reported: count the pieces of a stream
         self.units = self.units or len(arrivals) * self.streamed
@@ -262,12 +260,10 @@ class OpenAiClient(HttpSlots):
         events = cast("EventConnection", connection)
 
         def send(request: bytes | ChatTurn, on_response: OnResponse) -> None:
-            if isinstance(request, ChatTurn):
-                on_response = partial(_record_turn, request, on_response)
-                request = request.encoded
-            answer = OpenAiAnswer(on_response)
+            answer = OpenAiAnswer(on_response, request if isinstance(request, ChatTurn) else None)
             events.told = 0
-            connection.send(request, lambda response: answer.finish(response, events.told))
+            body = request.encoded if isinstance(request, ChatTurn) else request
+            connection.send(body, lambda response: answer.finish(response, events.told))
             events.on_piece = answer.take
 
         return send
@@ -277,52 +273,40 @@ class OpenAiClient(HttpSlots):
         return b"".join(self.encode(path, {"Content-Type": "application/json"}, [body]))
 
 
-def _record_turn(turn: ChatTurn, on_response: OnResponse, answer: OpenAiAnswer) -> None:
-    """Add a turn's response to its conversation before the load sees it."""
-    succeeded = answer.status == OpenAiClient.success
-    if succeeded and not turn.answered(answer.body, streamed=answer.streamed):
-        answer.refuse(NO_MESSAGE)
-    on_response(answer)
-
-
 def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
     """Return a request's body: the user's JSON object completed with the model's name and the stream
     option, or one made from a text.
 
     Raises UsageError if the endpoint does not tell how to make a body from a text.
     """
-    stream = endpoint.wire.streaming
+    stream, body = endpoint.wire.streaming, {"model": endpoint.model.name}
     brought = _parse_object(content)
     if brought:
-        required = {"model": endpoint.model.name} | dict(brought)
-        return required | {"stream": True} if stream else required
+        return body | brought | ({"stream": True} if stream else {})
     text, path = content.decode("utf-8", "replace"), endpoint.service.path
     if path.endswith("chat/completions"):
         made: JsonObject = {"messages": [{"role": "user", "content": text}]}
     elif path.endswith("completions"):
         made = {"prompt": text}
     elif path.endswith("embeddings") and not stream:
-        return {"model": endpoint.model.name, "input": text}
+        made = {"input": text}
     else:
         raise UsageError(
             f"--endpoint {path}: the content of its requests is unknown; give bodies with --input-data "
             '{"data": [{"payload": [{...}]}]}'
         )
-    made["model"] = endpoint.model.name
-    return made | dict(STREAM) if stream else made
+    return body | made | (STREAM if stream else {})
 
 
 def has_text(event: JsonObject) -> bool:
     """Return True for an event with generated text; `text_output` is Triton's, from generate_stream."""
     if event.get("text_output"):
         return True
-    for choice in event.get("choices") or ():
-        delta = choice.get("delta") or {}
-        if choice.get("text") or any(
-            delta.get(key) for key in ("content", "reasoning_content", "tool_calls")
-        ):
-            return True
-    return False
+    return any(
+        choice.get("text")
+        or any((choice.get("delta") or {}).get(key) for key in ("content", "reasoning_content", "tool_calls"))
+        for choice in event.get("choices") or ()
+    )
 
 
 def generated(body: Buffer) -> Iterator[bytes]:
@@ -339,8 +323,7 @@ def sent(request: bytes | ChatTurn) -> bytes:
 
 def tokens(answer: JsonObject) -> int:
     """Return the number of generated tokens that the service reports; 0 if it reports none."""
-    usage = answer.get("usage") or {}
-    return int(usage.get("completion_tokens") or 0)
+    return int((answer.get("usage") or {}).get("completion_tokens") or 0)
 
 
 def _parse_object(body: Buffer) -> JsonObject:

@@ -1,5 +1,6 @@
 """TensorFlow Serving over gRPC: PredictionService's Predict, and GetModelMetadata for its inputs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -19,7 +20,6 @@ from tpx.perf.clients.model import (
     ServerDescription,
     model_description,
 )
-from tpx.perf.clients.tls import tls_context
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.json_values import JsonObject
@@ -52,8 +52,7 @@ MESSAGES: JsonObject = {
 
 def connect(endpoint: Endpoint) -> Connections:
     """Return the connections to TensorFlow Serving."""
-    tls = None if endpoint.tls is None else tls_context(endpoint.tls)
-    return Connections(TfServingClient(endpoint, tls), TfServingControl(endpoint, tls, SERVICE))
+    return Connections(TfServingClient(endpoint), TfServingControl(endpoint, SERVICE))
 
 
 def _fill_spec(spec: Any, model: ModelKey, signature: str = "") -> None:
@@ -78,12 +77,10 @@ class TfServingClient(GrpcSlots):
         for tensor in tensors:
             target = request.inputs[tensor.name]
             target.dtype = DATATYPES[tensor.datatype]
-            count = 1
             for size in tensor.shape:
                 target.tensor_shape.dim.add(size=size)
-                count *= size
             if tensor.datatype == "BYTES":
-                target.string_val.extend(decode_bytes(tensor.data, count))
+                target.string_val.extend(decode_bytes(tensor.data, math.prod(tensor.shape)))
             else:
                 target.tensor_content = bytes(tensor.data)
         request.output_filter.extend(output.name for output in fields.outputs)
@@ -119,27 +116,24 @@ class TfServingControl(GrpcCaller):
                 f"model '{model.name}' has no signature '{wanted}' (has: {has}); choose one with "
                 "--model-signature-name"
             )
-        return _describe_signature(model, response.model_spec, signatures.signature_def[wanted])
+        # through the v2 protocol's metadata form
+        spec, signature = response.model_spec, signatures.signature_def[wanted]
+        inputs = [_describe_tensor(name, entry) for name, entry in sorted(signature.inputs.items())]
+        batches = bool(inputs) and all(entry["shape"][:1] == [-1] for entry in inputs)
+        metadata = {
+            "name": model.name,
+            "versions": [str(spec.version.value)] if spec.HasField("version") else [],
+            "platform": "tensorflow_serving",
+            "inputs": inputs,
+            "outputs": [_describe_tensor(name, entry) for name, entry in sorted(signature.outputs.items())],
+        }
+        return model_description(metadata, {"max_batch_size": ANY_BATCH if batches else 0})
 
     async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:  # noqa: ARG002 (there are none)
         return ()
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
         raise MeasurementError("TensorFlow Serving has no trace settings")
-
-
-def _describe_signature(model: ModelKey, spec: Any, signature: Any) -> ModelDescription:
-    """Describe a signature through the v2 protocol's metadata form."""
-    inputs = [_describe_tensor(name, entry) for name, entry in sorted(signature.inputs.items())]
-    batches = bool(inputs) and all(entry["shape"][:1] == [-1] for entry in inputs)
-    answer = {
-        "name": model.name,
-        "versions": [str(spec.version.value)] if spec.HasField("version") else [],
-        "platform": "tensorflow_serving",
-        "inputs": inputs,
-        "outputs": [_describe_tensor(name, entry) for name, entry in sorted(signature.outputs.items())],
-    }
-    return model_description(answer, {"max_batch_size": ANY_BATCH if batches else 0})
 
 
 def _describe_tensor(name: str, entry: Any) -> JsonObject:

@@ -3,16 +3,14 @@
 import base64
 import ssl
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import option, refuse
+from tpx.options import one_of, option, refuse
 
 Encoding = Literal["PEM", "DER"]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +41,13 @@ def _make_file_option(name: str, help: str) -> Path | None:  # noqa: A002 (`opti
     return option(None, help, metavar="FILE", parse=parse)
 
 
-def _make_word_parser(flag: str, convert: Callable[[str], T], words: str, message: str) -> Callable[[str], T]:
-    """Return a parser of one of some words; `message` has a place for the refused one."""
-
-    def parse(word: str) -> T:
-        if word.upper() not in words.split():
-            refuse(flag, message.format(word))
-        return convert(word.upper())
-
-    return parse
+def _make_encoding_option(name: str, help: str) -> Encoding:  # noqa: A002 (as above)
+    message = "Unsupported type provided: '{}'. The available options are 'PEM' or 'DER'."
+    return option("PEM", help, parse=one_of(f"--ssl-{name}", ("PEM", "DER"), message))
 
 
-_HTTPS = "--ssl-https-"
-_ENCODINGS = "Unsupported type provided: '{}'. The available options are 'PEM' or 'DER'."
+_peer = one_of("--ssl-https-verify-peer", ("0", "1"), "The value must be either 0 or 1.")
+_host = one_of("--ssl-https-verify-host", ("0", "1", "2"), "The value must be either 0, 1, or 2.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +65,12 @@ class TlsSpec:
         "grpc-certificate-chain-file", "PEM certificate chain of the client"
     )
     ssl_https_verify_peer: int = option(
-        1,
-        "1 = verify the server's certificate; 0 = accept any",
-        parse=_make_word_parser(_HTTPS + "verify-peer", int, "0 1", "The value must be either 0 or 1."),
+        1, "1 = verify the server's certificate; 0 = accept any", parse=lambda text: int(_peer(text))
     )
     ssl_https_verify_host: int = option(
         2,
         "1 or 2 = verify that the certificate matches the host; 0 = do not",
-        parse=_make_word_parser(_HTTPS + "verify-host", int, "0 1 2", "The value must be either 0, 1, or 2."),
+        parse=lambda text: int(_host(text)),
     )
     ssl_https_ca_certificates_file: Path | None = _make_file_option(
         "https-ca-certificates-file", "PEM certificates of trusted authorities"
@@ -88,17 +78,13 @@ class TlsSpec:
     ssl_https_client_certificate_file: Path | None = _make_file_option(
         "https-client-certificate-file", "certificate of the client"
     )
-    ssl_https_client_certificate_type: Literal["PEM", "DER"] = option(
-        "PEM",
-        "PEM or DER",
-        parse=_make_word_parser(_HTTPS + "client-certificate-type", str, "PEM DER", _ENCODINGS),
+    ssl_https_client_certificate_type: Encoding = _make_encoding_option(
+        "https-client-certificate-type", "PEM or DER"
     )
     ssl_https_private_key_file: Path | None = _make_file_option(
         "https-private-key-file", "private key of the client"
     )
-    ssl_https_private_key_type: Literal["PEM", "DER"] = option(
-        "PEM", "PEM or DER", parse=_make_word_parser(_HTTPS + "private-key-type", str, "PEM DER", _ENCODINGS)
-    )
+    ssl_https_private_key_type: Encoding = _make_encoding_option("https-private-key-type", "PEM or DER")
 
     def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
         """Return the TLS settings for connections of a protocol; None if they are plaintext.
@@ -122,14 +108,13 @@ class TlsSpec:
             key_file=self.ssl_grpc_private_key_file,
         )
         if protocol == "grpc":
-            used = self.ssl_grpc_use_ssl or secure
-            if grpc != plain and not used:
+            if grpc != plain and not (self.ssl_grpc_use_ssl or secure):
                 raise UsageError(
                     "--ssl-grpc-* files are given, but not --ssl-grpc-use-ssl, which enables them"
                 )
             if https != plain:
                 raise UsageError("--ssl-https-* options are given, but -i grpc uses the --ssl-grpc-* ones")
-            return grpc if used else None
+            return grpc if self.ssl_grpc_use_ssl or secure else None
         if self.ssl_grpc_use_ssl or grpc != plain:
             raise UsageError("--ssl-grpc-* options are given, but -i http uses the --ssl-https-* ones")
         if https != plain and not secure:
@@ -137,8 +122,13 @@ class TlsSpec:
         return https if secure else None
 
 
-def tls_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the TLS context for connections. Raises UsageError naming the file that cannot be used."""
+def tls_context(settings: TlsSettings | None) -> ssl.SSLContext | None:
+    """Return the TLS context for connections, None for those without TLS.
+
+    Raises UsageError naming the file that cannot be used.
+    """
+    if settings is None:
+        return None
     context = ssl.create_default_context()
     context.check_hostname = settings.verify_peer and settings.verify_host
     context.verify_mode = ssl.CERT_REQUIRED if settings.verify_peer else ssl.CERT_NONE

@@ -1,6 +1,5 @@
 """TorchServe: a form with one file, posted to `/predictions/MODEL[/VERSION]` as perf_analyzer does."""
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +7,7 @@ from urllib.parse import quote
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Failure, RequestFields
-from tpx.perf.clients.control import StaticControl
+from tpx.perf.clients.control import StaticControl, error_text
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, http_connector
 from tpx.perf.clients.model import TensorDescription
@@ -46,12 +45,7 @@ class TorchServeClient(HttpSlots):
         return b"".join(self.encode(path, headers, [form(content)]))
 
     def failure(self, response: HttpResponse) -> Failure:
-        body = bytes(response.body)
-        try:
-            words = str(json.loads(body)["message"])
-        except (ValueError, KeyError, TypeError):
-            words = body[:500].decode("utf-8", "replace").strip()
-        return Failure(f"HTTP {response.status}", words or "(no message)")
+        return Failure(f"HTTP {response.status}", error_text(response, "message") or "(no message)")
 
 
 def form(content: bytes) -> bytes:

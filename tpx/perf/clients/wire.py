@@ -5,7 +5,6 @@ from typing import Literal
 
 from tpx.errors import UsageError
 from tpx.options import check_range, one_of, option, refuse
-from tpx.perf.clients.base import RequestFields
 from tpx.protocol.v2 import Parameter
 
 TensorFormat = Literal["binary", "json"]
@@ -14,12 +13,11 @@ TensorFormat = Literal["binary", "json"]
 _FORMATS = "Unsupported type provided: '{}'. The available options are 'binary' or 'json'."
 
 
-def parse_level(text: str) -> str:
-    """Return a trace level in the server's spelling."""
-    if text.upper() not in ("OFF", "TIMESTAMPS", "TENSORS"):
-        choices = "The available options are 'OFF', 'TIMESTAMPS', or 'TENSORS'."
-        refuse("--trace-level", f"Unsupported type provided: '{text}'. {choices}")
-    return text.upper()
+_level = one_of(
+    "--trace-level",
+    ("OFF", "TIMESTAMPS", "TENSORS"),
+    "Unsupported type provided: '{}'. The available options are 'OFF', 'TIMESTAMPS', or 'TENSORS'.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +93,13 @@ class WireSpec:
         parse=parse_request_parameter,
     )
     trace_level: tuple[str, ...] = option(
-        (), "trace level to set on the server: OFF, TIMESTAMPS, or TENSORS (repeatable)", parse=parse_level
+        (), "trace level to set on the server: OFF, TIMESTAMPS, or TENSORS (repeatable)", parse=_level
     )
     trace_rate: int | None = option(None, "trace one of this many requests (1000)", metavar="N")
     trace_count: int | None = option(None, "maximum traces; -1 = unlimited", metavar="N")
     log_frequency: int | None = option(None, "traces per trace file; 0 = all in one", metavar="N")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or for options that contradict each other."""
         if self.asynchronous and self.sync:
             raise UsageError("Cannot specify --async and --sync simultaneously.")
         if self.streaming and self.sync:
@@ -119,18 +116,9 @@ class WireSpec:
     @property
     def trace_settings(self) -> dict[str, tuple[str, ...]]:
         """Trace settings to apply to the server before the run: those that the user gave."""
-        numbers = {
-            "trace_rate": self.trace_rate,
-            "trace_count": self.trace_count,
-            "log_frequency": self.log_frequency,
-        }
-        out = {name: (str(value),) for name, value in numbers.items() if value is not None}
-        return ({"trace_level": self.trace_level} if self.trace_level else {}) | out
-
-    @property
-    def request_fields(self) -> RequestFields:
-        """Fields of every request besides its tensors."""
-        return RequestFields(parameters={p.name: p.value for p in self.request_parameter})
+        numbers = ((name, getattr(self, name)) for name in ("trace_rate", "trace_count", "log_frequency"))
+        levels = {"trace_level": self.trace_level} if self.trace_level else {}
+        return levels | {name: (str(value),) for name, value in numbers if value is not None}
 
     @property
     def compression(self) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from tpx.errors import UsageError
 from tpx.options import check_range, one_of, option, refuse
@@ -100,9 +100,8 @@ def parse_source(text: str) -> InputSource:
         if not float("-inf") < source.low <= source.high < float("inf"):
             refuse(flag, f"The range of '{text}' must be finite, and its low end not above its high one.")
         return source
-    for plain in ("zero", "random", "ones", "bytes"):
-        if rest == plain:
-            return InputSource(name=name, kind=plain)
+    if rest in ("zero", "random", "ones", "bytes"):
+        return InputSource(name=name, kind=cast("SourceKind", rest))
     choices = "'zero', 'random', 'ones', 'bytes', 'range:LOW:HIGH' or 'file:PATH'"
     return refuse(flag, f"Unsupported source provided: '{rest}'. The available options are {choices}.")
 
@@ -127,11 +126,10 @@ def parse_data(text: str) -> str:
     if text.lower() in ("zero", "random"):
         return text.lower()
     if not Path(text).exists():
-        choices = "'zero', 'random', path to a directory, or a json file"
-        known = f"The available options are {choices}"
         refuse(
             "--input-data",
-            f"Unsupported type provided: '{text}'. {known}; there is no such file or directory.",
+            f"Unsupported type provided: '{text}'. The available options are 'zero', 'random', path to a "
+            "directory, or a json file; there is no such file or directory.",
         )
     return text
 
@@ -190,7 +188,6 @@ class InputSpec:
     seed: int = option(0, "seed for data, arrivals, and sequences")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, a mix of kinds of data, or a name given twice."""
         if self.batch_size <= 0:
             refuse("-b (batch size)", "The value must be > 0.")
         check_range(self, "string_length", above=0, end="")
@@ -198,12 +195,13 @@ class InputSpec:
         kinds = {text if text in ("zero", "random") else "files" for text in self.input_data}
         if len(kinds) > 1:
             raise UsageError(f"--input-data: {' and '.join(sorted(kinds))} can not be combined; see --input")
-        for flag, names in (
-            ("--input", [source.name for source in self.input]),
-            ("--shape", [shape.name for shape in self.shape]),
-            ("--declare", [spec.name for spec in self.declare]),
-            ("--output", list(self.output)),
-        ):
+        named = {
+            "--input": [source.name for source in self.input],
+            "--shape": [shape.name for shape in self.shape],
+            "--declare": [spec.name for spec in self.declare],
+            "--output": list(self.output),
+        }
+        for flag, names in named.items():
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
                 raise UsageError(f"{flag}: '{twice}' is given more than once")
@@ -287,7 +285,6 @@ class SequenceSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         check_range(self, "sequence_length_variation", least=0.0)
 
     @property

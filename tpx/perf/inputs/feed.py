@@ -130,7 +130,7 @@ def batches(total: int, size: int) -> list[range]:
 class MixedFeed:
     """Implements Feed over the feeds of several models, none of which takes sequences.
 
-    A request's step number also encodes its model: see `records.models_of`.
+    A request's step number also encodes its model: see `records.MODEL_SHIFT`.
     """
 
     unfinished: Set[int] = frozenset()

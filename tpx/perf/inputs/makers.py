@@ -99,21 +99,18 @@ class Maker:
 
 
 def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
-    """Return the maker of an input. Raises UsageError if `source` does not suit the input's datatype."""
+    """Return the maker of an input: of a file, or of different values for every step by the seed.
+
+    Random floats are in [0, 1) and integers in [0, 127]. perf_analyzer's random bytes, which the source
+    `bytes` generates, can instead give a model NaN or an index out of range. Raises UsageError if
+    `source` does not suit the input's datatype.
+    """
     flag = f"--input {source}"
     if source.kind == "file":
         return maker_of_file(spec, dims, source.path, flag)
     if source.kind == "range":
         _check_range(spec, source, flag)
-    return _make_generator(spec, assumed(dims), source, settings)
-
-
-def _make_generator(spec: TensorDescription, dims: Dims, source: InputSource, settings: InputSpec) -> Maker:
-    """Return a maker of different values for every step, determined by the seed.
-
-    Random floats are in [0, 1) and integers in [0, 127]. perf_analyzer's random bytes, which the source
-    `bytes` generates, can instead give a model NaN or an index out of range.
-    """
+    dims = assumed(dims)
     count, datatype = math.prod(dims), BY_NAME[spec.datatype]
     # a tensor is copied while it is encoded
     each = settings.string_length if spec.datatype == "BYTES" else datatype.size

@@ -9,15 +9,9 @@ from tpx.perf.clients.model import ModelDescription, TensorDescription
 from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.base import EXACT, SequenceSpec, Tolerance
 from tpx.perf.inputs.feed import Check, Conversation, ConversationTurn, Feed, RoundRobin, batches
-from tpx.perf.inputs.sequences import (
-    END,
-    START,
-    SequenceFeed,
-    SequenceStream,
-    needed_flags,
-)
+from tpx.perf.inputs.sequences import END, START, SequenceFeed, SequenceStream, needed_flags
 from tpx.perf.inputs.shared_memory import TensorRegions
-from tpx.perf.inputs.steps import DataSet, DataStream, Expectation, Step, Validator, named, stacked
+from tpx.perf.inputs.steps import DataSet, Expectation, Step, Validator, named, stacked
 from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor, decode_bytes
 
@@ -81,11 +75,14 @@ async def make_requests(
         steps = data.steps
         order: Sequence[int] = range(len(steps))
         if settings.scheduled:
-            times, order = _sort_by_timestamp(steps)
-        requests = [
-            await maker.request(number, [steps[order[i % len(order)]] for i in batch])
+            unsorted = [_require_timestamp(steps[i]) for i in order]
+            order = sorted(order, key=unsorted.__getitem__)
+            times = tuple(sorted(unsorted))
+        contents = (
+            maker.contents(number, [steps[order[i % len(order)]] for i in batch])
             for number, batch in enumerate(batches(len(order), settings.batch_size))
-        ]
+        )
+        requests = [await writer.prepare(*content) for content in contents]
         feed = RoundRobin(requests, maker.check())
         turns = conversations(data, requests) if settings.conversing else ()
     count = sum(len(stream) for stream in data.streams)
@@ -98,15 +95,10 @@ async def make_requests(
     )
 
 
-def _sort_by_timestamp(steps: DataStream) -> tuple[tuple[int, ...], Sequence[int]]:
-    times = []
-    for i in range(len(steps)):
-        step = steps[i]
-        if step.timestamp_ns is None:
-            raise UsageError(f"--fixed-schedule: {step.where}: the step has no timestamp")
-        times.append(step.timestamp_ns)
-    order = sorted(range(len(times)), key=times.__getitem__)
-    return tuple(times[i] for i in order), order
+def _require_timestamp(step: Step) -> int:
+    if step.timestamp_ns is None:
+        raise UsageError(f"--fixed-schedule: {step.where}: the step has no timestamp")
+    return step.timestamp_ns
 
 
 class _RequestMaker:
@@ -152,9 +144,6 @@ class _RequestMaker:
             return None
         return Validator(self._expected, tolerance or EXACT)
 
-    async def request(self, number: int, steps: Sequence[Step]) -> Prepared:
-        return await self._writer.prepare(*self._build_contents(number, steps))
-
     async def sequences(self, data: DataSet, settings: SequenceSpec) -> list[SequenceStream]:
         out: list[SequenceStream] = []
         first = 0
@@ -163,7 +152,7 @@ class _RequestMaker:
             count = len(stream)
             steps: list[dict[int, Template]] = []
             for i in range(count):
-                tensors, fields = self._build_contents(first + i, [stream[i]])
+                tensors, fields = self.contents(first + i, [stream[i]])
                 steps.append({})
                 for flags in needed_flags(i, count, repeats=repeats):
                     start, end = bool(flags & START), bool(flags & END)
@@ -173,7 +162,7 @@ class _RequestMaker:
             first += count
         return out
 
-    def _build_contents(self, number: int, steps: Sequence[Step]) -> tuple[list[Tensor], RequestFields]:
+    def contents(self, number: int, steps: Sequence[Step]) -> tuple[list[Tensor], RequestFields]:
         """Return the tensors of a request, and its other fields with the locations of shared tensors.
 
         Notes the outputs that its response is expected to have.

@@ -120,15 +120,13 @@ due; a whole request for a service that takes JSON.
 """
 
 
+@dataclass(frozen=True, slots=True)
 class StepReader:
     """Reads the steps of one model's data; `makers` provide the inputs given with --input."""
 
-    def __init__(
-        self, model: ModelDescription, dims: Mapping[str, Dims], makers: Mapping[str, Maker]
-    ) -> None:
-        self.model = model
-        self.dims = dims
-        self.makers = makers
+    model: ModelDescription
+    dims: Mapping[str, Dims]
+    makers: Mapping[str, Maker]
 
     def step(self, value: JsonValue, expected: JsonValue, where: str, number: int) -> Step:
         """Read a step and its expected outputs, if any. Raises UsageError that starts with `where`."""
@@ -206,37 +204,32 @@ class Expectation:
     outputs: tuple[Tensor, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class Validator:
     """Implements Check: every response must have each expected output; other outputs are ignored."""
 
-    def __init__(self, expected: Mapping[int, Expectation], tolerance: Tolerance = EXACT) -> None:
-        """`expected` is keyed by step number; steps not in it are not checked."""
-        self._expected = expected
-        self._tolerance = tolerance
+    expected: Mapping[int, Expectation]
+    """Expectations by step number; steps not in it are not checked."""
+    tolerance: Tolerance
 
     def __call__(self, step: int, response: Any) -> str:
-        expectation = self._expected.get(step)
+        expectation = self.expected.get(step)
         if expectation is None:
             return ""
+        from tpx.perf.capture import parts_of, read_outputs  # imported late: imports every transport
+
         try:
-            wrong = self._find_mismatch(expectation.outputs, response)
+            answers = [named(tensors) for tensors in read_outputs(parts_of(response)) if tensors]
+            compared = (
+                (tensor.name, difference(tensor, outputs.get(tensor.name), self.tolerance))
+                for outputs in answers
+                for tensor in expectation.outputs
+            )
+            wrong = "" if answers else "the response has no outputs"
+            wrong = next((f"output '{name}': {why}" for name, why in compared if why), wrong)
         except (InvalidRequest, KeyError, TypeError, ValueError) as exc:
             wrong = f"the response cannot be read: {exc}"
         return f"{expectation.where}: {wrong}" if wrong else ""
-
-    def _find_mismatch(self, expected: Sequence[Tensor], response: Any) -> str:
-        from tpx.perf.capture import parts_of, read_outputs  # imported late: imports every transport
-
-        answers = [tensors for tensors in read_outputs(parts_of(response)) if tensors]
-        if not answers:
-            return "the response has no outputs"
-        for tensors in answers:
-            outputs = named(tensors)
-            for tensor in expected:
-                wrong = difference(tensor, outputs.get(tensor.name), self._tolerance)
-                if wrong:
-                    return f"output '{tensor.name}': {wrong}"
-        return ""
 
 
 def difference(expected: Tensor, actual: Tensor | None, tolerance: Tolerance = EXACT) -> str:

@@ -147,13 +147,9 @@ class SessionLoad(ClosedLoop):
     """
 
     def __init__(
-        self,
-        client: Client,
-        slots: Sequence[Slot],
-        conversations: Sequence[Conversation],
-        timeout_s: float = 0.0,
+        self, client: Client, slots: Sequence[Slot], turns: Sequence[Conversation], timeout_s: float = 0.0
     ) -> None:
-        super().__init__(client, slots, _Conversations(conversations), timeout_s)
+        super().__init__(client, slots, _Conversations(turns), timeout_s)
         self._pauses: dict[Sender, asyncio.TimerHandle] = {}
 
     def cease(self) -> None:
@@ -240,12 +236,7 @@ class PeriodicLoad(SlotLoad):
     """
 
     def __init__(
-        self,
-        client: Client,
-        slots: Sequence[Slot],
-        feed: Feed,
-        plan: PeriodicRange,
-        timeout_s: float = 0.0,
+        self, client: Client, slots: Sequence[Slot], feed: Feed, plan: PeriodicRange, timeout_s: float = 0.0
     ) -> None:
         super().__init__(client, feed, timeout_s)
         self.plan = plan

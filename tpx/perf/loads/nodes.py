@@ -6,12 +6,11 @@ trip bounds the error (Cristian 1989).
 """
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter_ns
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from tpx.perf.levels import Share
 from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.ring import Circle, RowRing
 from tpx.perf.loads.worker import Go, OpenTarget, Stop
-from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker
+from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker, StartWorker
 from tpx.perf.records import FIELDS
 from tpx.protocol.json_values import JsonValue
 from tpx.protocol.tensors import Array
@@ -68,9 +67,8 @@ class NodeLoad:
         """Return the worker's progress, and the rows and response times since the last call."""
         self._worker.check()
         ring = self._worker.ring
-        progress = {
-            name: ring.said(name) for name in _PROGRESS
-        }  # read first: all rows up to then are in the ring
+        # read first: all rows up to then are in the ring
+        progress = {name: ring.said(name) for name in _PROGRESS}
         return progress, ring.rows.take(), ring.times.take()
 
     async def close(self) -> None:
@@ -78,34 +76,24 @@ class NodeLoad:
         await self._worker.close()
 
 
-class Nodes:
-    """Starts workers, each on its own node, until the context ends."""
+@contextmanager
+def ray_nodes(count: int) -> Iterator[StartWorker]:
+    """Connect to Ray until the context ends; yield a function that starts workers, each on its own node.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._stack = contextlib.ExitStack()
-        self._nodes: list[tuple[str, str]] = []
-
-    def __enter__(self) -> Self:
-        """Connect to Ray. Raises UsageError if the cluster has too few nodes."""
-        self._stack.enter_context(connected())
+    Raises UsageError if the cluster has too few nodes.
+    """
+    with connected():
         import ray
 
-        alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        self._nodes = [(node["NodeID"], node["NodeManagerAddress"]) for node in alive]
-        if len(self._nodes) < self._count:
-            self._stack.close()
-            raise UsageError(f"--cluster {self._count}: Ray has {len(alive)} nodes with processors")
-        return self
+        nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        if len(nodes) < count:
+            raise UsageError(f"--cluster {count}: Ray has {len(nodes)} nodes with processors")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        def start(share: Share, open_target: OpenTarget) -> NodeWorker:
+            node = nodes[share.number]
+            return NodeWorker(node["NodeID"], node["NodeManagerAddress"], share, open_target)
 
-    def __call__(self, share: Share, open_target: OpenTarget) -> "NodeWorker":
-        """Start the worker of a share."""
-        return NodeWorker(*self._nodes[share.number], share, open_target)
+        yield start
 
 
 class NodeWorker:
@@ -177,12 +165,12 @@ class NodeWorker:
 
     async def close(self) -> None:
         self._taking.cancel()
-        with contextlib.suppress(TpxError, asyncio.CancelledError):
+        with suppress(TpxError, asyncio.CancelledError):
             await asyncio.wait_for(self._ask(self._actor.close.remote()), GRACE_S)
         self.ring.close()
 
     async def _send(self, command: LoadRequest | Go | Stop) -> None:
-        with contextlib.suppress(MeasurementError):  # `listen` reports it
+        with suppress(MeasurementError):  # `listen` reports it
             await self._ask(self._actor.say.remote(command))
 
     async def _ask(self, reference: "Reference") -> JsonValue:
@@ -226,8 +214,6 @@ class NodeWorker:
 async def _put_all(circle: Circle, items: Array) -> None:
     """Write all items, pausing while the ring is full until the controller has read some."""
     left = items[circle.put(items) :]
-    for _ in range(len(left)):
+    while len(left):
         await asyncio.sleep(GATHER_S)
         left = left[circle.put(left) :]
-        if not len(left):
-            return

@@ -16,7 +16,7 @@ import numpy as np
 from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.levels import LATE_NS, LatePolicy
+from tpx.perf.levels import FIXED_SCHEDULE, LATE_NS, LatePolicy
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, slots_ahead
 from tpx.perf.loads.schedules import NEVER, Alarm, Offsets, Timetable, alarm, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
@@ -33,40 +33,26 @@ GROWTH_RETRY_S = 1.0
 
 
 async def open_rate(target: Loadable, load_request: LoadRequest) -> "RateLoad":
-    """Open a load of requests per second, or at the user's intervals."""
-    return await _open_rate_load(
-        target, load_request, offsets(load_request.level, load_request.settings, load_request.share)
-    )
-
-
-async def open_schedule(target: Loadable, load_request: LoadRequest) -> "RateLoad":
-    """Open a load that sends every step of the data at its own time.
+    """Open a load of requests per second, at the user's intervals, or of every step at its own time.
 
     Steps sent to warm up are not sent again; the first remaining step is due immediately.
     """
-    times_ns, count = target.requests.timestamps_ns, load_request.settings.warmup_requests
+    level, settings, share = load_request.level, load_request.settings, load_request.share
+    times_ns, count = target.requests.timestamps_ns, settings.warmup_requests
     if load_request.warming:
         times_ns = times_ns[:count]
     elif count and times_ns[count:]:
         times_ns = tuple(t - times_ns[count] for t in times_ns[count:])
-    return await _open_rate_load(
-        target, load_request, listed(np.asarray(times_ns, np.int64), load_request.share), times_ns
-    )
-
-
-async def _open_rate_load(
-    target: Loadable, load_request: LoadRequest, schedule: Iterator[Offsets], times_ns: tuple[int, ...] = ()
-) -> "RateLoad":
-    settings, share, client = load_request.settings, load_request.share, target.client
+    scheduled = level.kind is FIXED_SCHEDULE
     most = max(1, share.part(settings.sequences or settings.pace.max_connections))
-    ahead = min(most, max(1, share.part(slots_ahead(load_request.level, settings.pace, times_ns))))
+    ahead = min(most, max(1, share.part(slots_ahead(level, settings.pace, times_ns))))
     return RateLoad(
-        client,
-        await client.open(most if settings.sequences else ahead),
+        target.client,
+        await target.client.open(most if settings.sequences else ahead),
         target.requests.feed,
-        schedule,
+        listed(np.asarray(times_ns, np.int64), share) if scheduled else offsets(level, settings, share),
         OpenLoopSettings(
-            timeout_s=load_request.settings.timeout_s,
+            timeout_s=settings.timeout_s,
             late=settings.pace.on_late,
             max_connections=most,
             ahead=ahead,
@@ -231,26 +217,26 @@ class RateLoad(SlotLoad):
             self._free.append(self.senders[-1])
 
     def _start_growth(self) -> None:
-        """Open more connections in the background, unless that is already running."""
-        if self._growth is None and len(self.senders) < self._most:
-            self._growth = asyncio.get_running_loop().create_task(self._open_more())
-
-    async def _open_more(self) -> None:
-        """Open slots in steps until enough are free.
+        """Open slots in steps in the background until enough are free, unless that is already running.
 
         A connection that a stalled server does not accept delays only the others of its step.
         """
-        while len(self._free) < self._enough and (held := len(self.senders)) < self._most:
-            try:
-                slots = await self.client.open(min(self._most, held + SLOTS_A_STEP))
-            except WireError:
-                await asyncio.sleep(GROWTH_RETRY_S)
-                continue
-            self._add_senders(slots[held:])
-            if self._starved:
-                self._starved = False
-                self._send_due()
-        self._growth = None
+
+        async def open_more() -> None:
+            while len(self._free) < self._enough and (held := len(self.senders)) < self._most:
+                try:
+                    slots = await self.client.open(min(self._most, held + SLOTS_A_STEP))
+                except WireError:
+                    await asyncio.sleep(GROWTH_RETRY_S)
+                    continue
+                self._add_senders(slots[held:])
+                if self._starved:
+                    self._starved = False
+                    self._send_due()
+            self._growth = None
+
+        if self._growth is None and len(self.senders) < self._most:
+            self._growth = asyncio.get_running_loop().create_task(open_more())
 
 
 def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | None:

@@ -135,7 +135,7 @@ class RowFlusher:
         """Write what is new. Return True if all of it fitted."""
         if self._streamed:
             records, arrivals = self._records, self._records.arrivals
-            self._times += self._ring.times.put(arrivals.times(self._times, len(arrivals)))
+            self._times += self._ring.times.put(np.array(arrivals[self._times :], np.int64))
             rows = records.since(self._rows)
             # write only rows whose response times are all in the ring
             behind = self._responses + np.cumsum(rows["responses"])
@@ -187,7 +187,7 @@ class RowMerger:
         if not everything:
             cut = int(np.searchsorted(found["end_ns"], complete_ns, side="right"))
         border = int(theirs[:cut].sum())
-        self.records.arrivals.extend(times_ns[:border])
+        self.records.arrivals.frombytes(times_ns[:border].tobytes())
         self.records.extend(found[:cut])
         self.failed += int(np.count_nonzero(found["status"][:cut] != SUCCESS))
         self._rows, self._times_ns = found[cut:], times_ns[border:]

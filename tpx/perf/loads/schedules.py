@@ -26,8 +26,7 @@ NEVER = 1 << 62
 
 
 def offsets(level: Level, settings: LevelSettings, share: Share = ALL) -> Iterator[Offsets]:
-    """Yield the endless schedule of a rate or of intervals; the shares of all workers make up the
-    whole.
+    """Yield the endless schedule of a rate or of intervals; all workers' shares make up the whole.
 
     Each worker computes the whole schedule and takes every `share.of`-th time, or those of its sequences
     if these take turns, so that requests and times do not depend on the number of workers.
@@ -44,7 +43,8 @@ def offsets(level: Level, settings: LevelSettings, share: Share = ALL) -> Iterat
         blocks = at_random(level.value, shape, level_seed(settings.seed, level))
     first = 0
     for block in blocks:
-        yield block[share.picks(first, len(block), settings.sequences)]
+        turns = np.arange(first, first + len(block)) % (settings.sequences or share.of)
+        yield block[turns % share.of == share.number]
         first += len(block)
 
 

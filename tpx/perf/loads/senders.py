@@ -10,16 +10,7 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import (
-    LOST,
-    MISMATCH,
-    TIMED_OUT,
-    Client,
-    Failure,
-    Prepared,
-    Slot,
-    ignore_loss,
-)
+from tpx.perf.clients.base import LOST, MISMATCH, TIMED_OUT, Client, Failure, Prepared, Slot, ignore_loss
 from tpx.perf.inputs.feed import Check, Feed, Source
 from tpx.perf.records import SUCCESS, Records
 
@@ -106,7 +97,7 @@ class Sender:
         status, arrivals = SUCCESS, response.arrivals
         if response.status != self._success:
             status = self._count_failure(response)
-        self._load.records.arrivals.add(arrivals)
+        self._load.records.arrivals.extend(arrivals)
         self._append(
             start_ns,
             self.intended_ns or start_ns,
@@ -206,7 +197,12 @@ class SlotLoad(ABC):
         self.cease()
         try:
             async with asyncio.timeout(patience_s):
-                await self._wait_until_idle(patience_s)
+                while not self.at_rest.is_set():
+                    # a request in flight may be waiting for a sequence slot that an idle sender holds
+                    await self._end_sequences(patience_s)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(REST_CHECK_S):
+                            await self.at_rest.wait()
         except TimeoutError:
             for sender in list(self.senders):
                 sender.abandon()
@@ -220,18 +216,6 @@ class SlotLoad(ABC):
         await self._end_sequences(patience_s)
         for sender in self.senders:
             sender.slot.on_lost = ignore_loss
-
-    async def _wait_until_idle(self, patience_s: float) -> None:
-        """Wait until nothing is in flight.
-
-        Meanwhile, end the sequences of idle senders: a request in flight may be waiting for one of
-        their sequence slots on the server.
-        """
-        while not self.at_rest.is_set():
-            await self._end_sequences(patience_s)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REST_CHECK_S):
-                    await self.at_rest.wait()
 
     async def _end_sequences(self, patience_s: float) -> None:
         idle = [sender for sender in self.senders if not sender.start_ns]
@@ -257,7 +241,21 @@ class SlotLoad(ABC):
 
     def renew(self, sender: Sender, call: object = None) -> None:
         """Renew a slot in the background, retrying until it works, then continue with its sender."""
-        task = asyncio.get_running_loop().create_task(self._renew_connection(sender, call))
+
+        async def retry() -> None:
+            pause_s = FIRST_RETRY_S
+            while True:
+                try:
+                    await self.client.renew(sender.slot, call)
+                    break
+                except WireError as exc:
+                    if not self.refused(sender, exc):
+                        break
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, LAST_RETRY_S)
+            self.ready(sender)
+
+        task = asyncio.get_running_loop().create_task(retry())
         self._renewals.add(task)
         task.add_done_callback(self._renewals.discard)
 
@@ -290,44 +288,26 @@ class SlotLoad(ABC):
         self._failures.setdefault(status, Failure(_CODES.get(status, "incomplete"), message))
 
     def watch(self) -> None:
-        """Schedule the next check for expired requests, if there is a timeout."""
+        """Check for expired requests now and then, if there is a timeout."""
         if self._timeout_s:
+            before_ns = perf_counter_ns() - int(self._timeout_s * 1e9)
+            for sender in list(self.senders):
+                sender.expire(before_ns)
             pause_s = min(self._timeout_s / LOOKS, LONGEST_LOOK_S)
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._expire_requests)
-
-    def _expire_requests(self) -> None:
-        before_ns = perf_counter_ns() - int(self._timeout_s * 1e9)
-        for sender in list(self.senders):
-            sender.expire(before_ns)
-        self.watch()
-
-    async def _renew_connection(self, sender: Sender, call: object) -> None:
-        pause_s = FIRST_RETRY_S
-        while True:
-            try:
-                await self.client.renew(sender.slot, call)
-                break
-            except WireError as exc:
-                if not self.refused(sender, exc):
-                    break
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, LAST_RETRY_S)
-        self.ready(sender)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self.watch)
 
 
 async def end_sequences(sources: Iterable[tuple[Slot, Source]], patience_s: float) -> None:
     """Send the request that ends each open sequence on the server; these are not counted."""
+
+    async def end(slot: Slot, request: Prepared) -> None:
+        answered = asyncio.Event()
+        slot.on_lost = lambda _: answered.set()
+        # without an answer, the server drops the sequence after its idle timeout
+        with suppress(WireError, TimeoutError):
+            slot.send(request, lambda _: answered.set())
+            async with asyncio.timeout(patience_s):
+                await answered.wait()
+
     closings = [(slot, request) for slot, source in sources if (request := source.closing()) is not None]
-    if closings:
-        await asyncio.gather(*(_end_sequence(slot, request, patience_s) for slot, request in closings))
-
-
-async def _end_sequence(slot: Slot, request: Prepared, patience_s: float) -> None:
-    answered = asyncio.Event()
-    slot.on_lost = lambda _: answered.set()
-    try:
-        slot.send(request, lambda _: answered.set())
-        async with asyncio.timeout(patience_s):
-            await answered.wait()
-    except (WireError, TimeoutError):
-        return  # the server drops the sequence after its idle timeout
+    await asyncio.gather(*(end(slot, request) for slot, request in closings))

@@ -80,13 +80,6 @@ class Worker:
 
         An unexpected exception, in a task too, ends the process, which the controller detects.
         """
-        async with self._tasks:
-            load = await self._execute_commands()
-        if load is not None:
-            await load.stop(ABANDONED_DRAIN_S)
-
-    async def _execute_commands(self) -> Load | None:
-        """Execute commands until the pipe is closed. Return the load that is still running, if any."""
         commands: asyncio.Queue[object] = asyncio.Queue(16)
         loop = asyncio.get_running_loop()
 
@@ -98,18 +91,21 @@ class Worker:
                 commands.put_nowait(None)
 
         loop.add_reader(self._pipe.fileno(), readable)
-        while (command := await commands.get()) is not None:
-            try:
-                match command:
-                    case LoadRequest():
-                        await self._prepare_load(command)
-                    case Go():
-                        self._beginning = self._tasks.create_task(self._begin_load(command))
-                    case Stop():
-                        await self._stop(command.patience_s)
-            except TpxError as exc:
-                self._pipe.send(Broken(exc))
-        return self._end_tasks()
+        async with self._tasks:
+            while (command := await commands.get()) is not None:
+                try:
+                    match command:
+                        case LoadRequest():
+                            await self._prepare_load(command)
+                        case Go():
+                            self._beginning = self._tasks.create_task(self._begin_load(command))
+                        case Stop():
+                            await self._stop(command.patience_s)
+                except TpxError as exc:
+                    self._pipe.send(Broken(exc))
+            load = self._end_tasks()
+        if load is not None:
+            await load.stop(ABANDONED_DRAIN_S)
 
     async def _prepare_load(self, load_request: LoadRequest) -> None:
         self._load = await open_load(self._target, load_request)
@@ -174,23 +170,26 @@ class Worker:
         return complete
 
 
-async def _run_worker(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
-    ring = RowRing(ring_name)
-    try:
-        async with open_target() as target:
-            if isinstance(target.requests.feed, SequenceFeed):
-                target.requests.feed.divide(place)
-            pipe.send(Ready())
-            await Worker(target, ring, pipe).serve()
-    except TpxError as exc:
-        pipe.send(Broken(exc))
-    finally:
-        ring.close()
-
-
 def main(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
     """Run the process as one of `place.of`; Ctrl-C is left to the controller."""
+
+    async def run() -> None:
+        ring = RowRing(ring_name)
+        try:
+            async with open_target() as target:
+                if isinstance(target.requests.feed, SequenceFeed):
+                    target.requests.feed.divide(place)
+                pipe.send(Ready())
+                await Worker(target, ring, pipe).serve()
+        except TpxError as exc:
+            pipe.send(Broken(exc))
+        finally:
+            ring.close()
+
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(_run_worker(pipe, open_target, ring_name, place))
+    try:
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            runner.run(run())
+    except* (BrokenPipeError, ConnectionResetError):
+        pass  # the controller has gone

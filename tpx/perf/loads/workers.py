@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import signal
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -56,6 +57,9 @@ class RunningWorker(Protocol):
         """End the worker."""
 
 
+StartWorker = Callable[[Share, OpenTarget], RunningWorker]
+
+
 class LocalWorker:
     """Implements RunningWorker for a process on this machine, with its pipe and its ring."""
 
@@ -70,7 +74,12 @@ class LocalWorker:
         self._process: SpawnProcess = context.Process(
             target=main, args=(worker_pipe, open_target, self.ring.name, place), daemon=True
         )
-        self._process.start()
+        # a worker ignores Ctrl-C once it runs; before, it would end with a traceback
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         worker_pipe.close()
 
     def check(self) -> None:
@@ -82,7 +91,6 @@ class LocalWorker:
             )
 
     def listen(self) -> None:
-        """Raise MeasurementError if the process is gone, or has a load and does not report."""
         self.check()
         silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
         if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
@@ -101,7 +109,6 @@ class LocalWorker:
             self.check()
 
     async def answer(self, kind: type[T], patience_s: float) -> T:
-        """Return the next reply, of type `kind`. Raises the worker's own error, or MeasurementError."""
         deadline_ns = perf_counter_ns() + int(patience_s * 1e9)
         while not self._pipe.poll():
             self.check()
@@ -125,28 +132,24 @@ class LocalWorker:
 
     async def close(self) -> None:
         self._pipe.close()
-        for _ in range(int(GRACE_S / GATHER_S)):
-            if not self._process.is_alive():
-                break
-            await asyncio.sleep(GATHER_S)
-        else:
+        try:
+            for _ in range(int(GRACE_S / GATHER_S)):
+                if not self._process.is_alive():
+                    break
+                await asyncio.sleep(GATHER_S)
+        finally:  # cancelled by a second Ctrl-C, too
             self._process.kill()
-        self._process.join(1)
-        self.ring.close()
+            self._process.join(1)
+            self.ring.close()
 
 
 class WorkerPool:
     """Processes that send together throughout a run."""
 
     def __init__(
-        self,
-        count: int,
-        open_target: OpenTarget,
-        start: Callable[[Share, OpenTarget], RunningWorker] = LocalWorker,
-        *,
-        streamed: bool,
+        self, count: int, open_target: OpenTarget, start: StartWorker = LocalWorker, *, streamed: bool
     ) -> None:
-        """`start` starts one worker; `streamed` is True if a request may have several responses."""
+        """`streamed` is True if a request may have several responses."""
         self.count = count
         self._start = start
         self._open_target = open_target
@@ -216,7 +219,6 @@ class PoolLoad:
 
     @property
     def unfinished(self) -> Set[int]:
-        """Sequences that were ended early."""
         return self._unfinished
 
     @property
@@ -245,17 +247,14 @@ class PoolLoad:
         self._merger = asyncio.ensure_future(self._keep_gathering())
 
     async def finished(self) -> None:
-        while not self._has_finished():
-            self._listen()
+        while not self._has_finished():  # noqa: ASYNC110 (other processes set it, in their rings)
             await asyncio.sleep(GATHER_S)
         self._gathered.gather(everything=True)
 
     async def settled(self, until_ns: int) -> None:
-        self._listen()
-        while self._gathered.complete_ns < until_ns and not self._has_finished():
+        while not self._has_finished() and self._gathered.complete_ns < until_ns:
             await asyncio.sleep(GATHER_S / 2)
             self._gathered.gather()
-            self._listen()
 
     async def stop(self, patience_s: float) -> None:
         self.forget()
@@ -284,11 +283,10 @@ class PoolLoad:
         return sum(process.ring.said(figure) for process in self._processes)
 
     def _has_finished(self) -> bool:
-        return self._sum_figure("finished") == len(self._processes)
-
-    def _listen(self) -> None:
+        """Return True if all workers have finished. Raises MeasurementError if one is gone."""
         for process in self._processes:
             process.listen()
+        return self._sum_figure("finished") == len(self._processes)
 
     async def _keep_gathering(self) -> None:
         while True:

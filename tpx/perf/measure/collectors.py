@@ -12,21 +12,8 @@ from tpx.perf.loads.rate import open_loop_figures
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.measure.verdict import judge
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
-from tpx.perf.records import (
-    SUCCESS,
-    Records,
-    models_of,
-    response_times,
-    succeeded,
-)
-from tpx.perf.results import (
-    DOMINANT_SHARE,
-    MemberFigures,
-    Sections,
-    Streaming,
-    Verdict,
-    WakeUps,
-)
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, response_times, succeeded
+from tpx.perf.results import DOMINANT_SHARE, MemberFigures, Sections, Streaming, Verdict
 from tpx.perf.statistics.summaries import summarize
 
 if TYPE_CHECKING:
@@ -60,32 +47,29 @@ class MetricsCollector:
         return {"metrics": self._scraper.figures((measured.first.time_ns, measured.last.time_ns))}
 
 
-class RequestsCollector:
-    """Implements Collector: the figures that depend on the kind of model and load."""
-
-    def __init__(self, connected: ConnectedModel, address: str) -> None:
-        self._connected = connected
-        self._address = address
-
-    async def begin(self, load: Load) -> None:
-        """Do nothing: everything is computed after the level."""
-
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
-        connected, records, rows = self._connected, load.records, measured.rows
-        duration_ns, sections = measured.merged.duration_ns, Sections()
-        if len(records.arrivals):
-            sections["streaming"] = streaming_figures(records, measured.kept, duration_ns)
-        if measured.level.kind.open_loop:
-            sections["open_loop"] = open_loop_figures(rows, duration_ns, load)
-        if connected.sequences:
-            sections["sequences"] = ended_sequences(records, measured.kept, load.unfinished)
-        if connected.requests.conversations:
-            sections["sessions"] = session_figures(rows, connected.requests.conversations)
-        if connected.members:
-            sections["members"] = tuple(_iter_members(connected.members, measured))
-        if (found := _find_wake_ups(self._address, measured)) is not None:
+def request_sections(
+    connected: ConnectedModel, address: str, load: Load, measured: MeasuredLevel
+) -> Sections:
+    """Return the sections that depend on the kind of model and load."""
+    records, rows = load.records, measured.rows
+    duration_ns, sections = measured.merged.duration_ns, Sections()
+    if len(records.arrivals):
+        sections["streaming"] = streaming_figures(records, measured.kept, duration_ns)
+    if measured.level.kind.open_loop:
+        sections["open_loop"] = open_loop_figures(rows, duration_ns, load)
+    if connected.sequences:
+        sections["sequences"] = ended_sequences(records, measured.kept, load.unfinished)
+    if connected.requests.conversations:
+        sections["sessions"] = session_figures(rows, connected.requests.conversations)
+    if connected.members:
+        sections["members"] = tuple(_iter_members(connected.members, measured))
+    latency, settings = measured.merged.latency, measured.settings
+    sleeps = not (settings.pace.poll == "busy" or settings.with_engine)
+    if sleeps and latency is not None and may_dominate(measured.level, latency.at(50.0)):
+        found = wake_ups(latency.at(50.0), local=is_local(address))
+        if found.share >= DOMINANT_SHARE and judge(measured)[0] is not Verdict.ERRORS:
             sections["wake_ups"] = found
-        return sections
+    return sections
 
 
 def streaming_figures(records: Records, kept: range, duration_ns: int) -> Streaming | None:
@@ -121,9 +105,8 @@ def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
 
 def _iter_members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[MemberFigures]:
     """Yield the share of each model when several are measured at once."""
-    numbers = models_of(measured.rows)
     for number, member in enumerate(members):
-        rows = measured.rows[numbers == number]
+        rows = measured.rows[measured.rows["step"] >> MODEL_SHIFT == number]
         good = succeeded(rows)
         per_s = len(good) * measured.batch_size * 1e9 / max(measured.merged.duration_ns, 1)
         yield MemberFigures(
@@ -135,14 +118,3 @@ def _iter_members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iter
             latency=summarize(good["end_ns"] - good["intended_ns"]) if len(good) else None,
             server=member.statistics.between(measured.first.server, measured.last.server),
         )
-
-
-def _find_wake_ups(address: str, measured: MeasuredLevel) -> WakeUps | None:
-    """Return the cost of wake-ups if they are a large part of a small latency, else None."""
-    latency, settings = measured.merged.latency, measured.settings
-    if latency is None or settings.pace.poll == "busy" or settings.with_engine:
-        return None
-    if not may_dominate(measured.level, latency.at(50.0)) or judge(measured).verdict is Verdict.ERRORS:
-        return None
-    found = wake_ups(latency.at(50.0), local=is_local(address))
-    return found if found.share >= DOMINANT_SHARE else None

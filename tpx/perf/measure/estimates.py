@@ -139,11 +139,11 @@ class Estimator:
 
     def latency(self, percentile: float | None) -> LatencyEstimate:
         """Return the estimate of a percentile; None is the mean."""
-        if percentile is None:
-            interval = self.mean()
-            note = "" if interval.high is not None else "n too small for the mean (need >= 2)"
-            return LatencyEstimate(percentile=None, interval=interval, note=note)
-        return self.quantile(percentile)
+        if percentile is not None:
+            return self.quantile(percentile)
+        interval = self.mean()
+        note = "" if interval.high is not None else "n too small for the mean (need >= 2)"
+        return LatencyEstimate(percentile=None, interval=interval, note=note)
 
 
 def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estimates | None:

@@ -88,6 +88,11 @@ class MeasuredLevel:
         return self.borders[-1]
 
     @property
+    def failed(self) -> int:
+        """Failed requests over all windows."""
+        return sum(error.count for error in self.errors)
+
+    @property
     def kept(self) -> range:
         """Numbers of `rows` among the records."""
         return range(self.first.index, self.last.index)
@@ -116,8 +121,7 @@ class LevelLedger:
         self.windows: list[Window] = []
         self._status = LevelStatus(kept=0, stable=False)
         self._next_look = STABILITY_WINDOWS
-        self._seen: list[Outcome] = []
-        self._outcomes = [Outcome.UNDECIDED for _ in settings.objectives]
+        self._outcomes = self._seen = [Outcome.UNDECIDED for _ in settings.objectives]
 
     def begin(self, border: WindowBorder) -> None:
         """Set the first border."""
@@ -166,10 +170,8 @@ class LevelLedger:
             return self._outcomes
         self._next_look = math.ceil(len(self.windows) * LOOK_GROWTH)
         before, self._seen = self._seen, [a.outcome for a in self._assess_objectives()]
-        self._outcomes = [
-            now if now is then else Outcome.UNDECIDED
-            for now, then in zip(self._seen, before or [Outcome.UNDECIDED] * len(self._seen), strict=True)
-        ]
+        pairs = zip(self._seen, before, strict=True)
+        self._outcomes = [now if now is then else Outcome.UNDECIDED for now, then in pairs]
         return self._outcomes
 
     @property
@@ -183,11 +185,10 @@ class LevelLedger:
         merged, rows = self._build_window(first, last), self._select_rows(first, last)
         sample = joined(self._samples[-self._status.kept :])
         status = self._select_rows(self.borders[0], last)["status"]
-        failures = ending.failures
         kinds = [
-            ErrorCount(code=failures[s].code, count=count, message=failures[s].message)
+            ErrorCount(code=ending.failures[s].code, count=count, message=ending.failures[s].message)
             for s, count in sorted(Counter(status[status != SUCCESS].tolist()).items())
-            if s in failures
+            if s in ending.failures
         ]
         if self.settings.request_count:
             # a counted run lasts from its first request to its last, not from border to border
@@ -240,11 +241,8 @@ class LevelLedger:
         )
 
     def _assess_objectives(self) -> tuple[Assessment, ...]:
-        settings = self.settings
-        if not settings.objectives:
-            return ()
         kept = joined(self._samples[-self._status.kept :])
-        return assess(settings.objectives, kept, self._batch_size, settings.safety)
+        return assess(self.settings.objectives, kept, self._batch_size, self.settings.safety)
 
 
 def index_after(records: Records, since: int, time_ns: int) -> int:

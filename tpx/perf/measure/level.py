@@ -200,18 +200,7 @@ class Liveness:
     @property
     def lost(self) -> str:
         """Reason to stop waiting; empty while requests succeed."""
-        self._count_failures()
-        if self._failing == self._seen:
-            return f"all {self._failing} requests failed" if self._failing >= HOPELESS_FAILURES else ""
-        lasted_ns = self._last_ns - self._first_ns
-        if self._failing < LOST_FAILURES or lasted_ns < LOST_NS:
-            return ""
-        return f"the last {self._failing} requests failed, over {lasted_ns / 1e9:.0f} s"
-
-    def _count_failures(self) -> None:
         rows = self._load.records.since(self._seen)
-        if not len(rows):
-            return
         self._seen += len(rows)
         successes = np.flatnonzero(rows["status"] == SUCCESS)
         if len(successes):
@@ -221,6 +210,12 @@ class Liveness:
             self._first_ns = self._first_ns if self._failing else int(rows["end_ns"][0])
             self._last_ns = int(rows["end_ns"][-1])
             self._failing += len(rows)
+        if self._failing == self._seen:
+            return f"all {self._failing} requests failed" if self._failing >= HOPELESS_FAILURES else ""
+        lasted_ns = self._last_ns - self._first_ns
+        if self._failing < LOST_FAILURES or lasted_ns < LOST_NS:
+            return ""
+        return f"the last {self._failing} requests failed, over {lasted_ns / 1e9:.0f} s"
 
 
 class LoopProbe:
@@ -255,12 +250,12 @@ class LoopProbe:
         return p99(np.asarray(lags, np.int64))
 
     def _handle_timer(self) -> None:
-        now_ns = perf_counter_ns()
-        late_ns = max(0, now_ns - self._due_ns - TIMER_GRID_NS)
-        asyncio.get_running_loop().call_soon(self._record_delay, now_ns, late_ns)
+        def record_delay() -> None:
+            now_ns = perf_counter_ns()
+            self._seen.append((now_ns, max(late_ns, now_ns - rang_ns)))
+            if self._timer is not None:
+                self.start()
 
-    def _record_delay(self, rang_ns: int, late_ns: int) -> None:
-        now_ns = perf_counter_ns()
-        self._seen.append((now_ns, max(late_ns, now_ns - rang_ns)))
-        if self._timer is not None:
-            self.start()
+        rang_ns = perf_counter_ns()
+        late_ns = rang_ns - self._due_ns - TIMER_GRID_NS
+        asyncio.get_running_loop().call_soon(record_delay)

@@ -124,13 +124,13 @@ class ThreeWindows(StabilityRule):
             stable = is_stable(windows, self._tolerance, latency=False)
             warning = LATENCY_MOVES if stable else ""
         kept = min(count, STABILITY_WINDOWS)
-        found = LevelStatus(kept=kept, stable=stable, moved=moved, warning=warning)
-        if not self._accumulates or count <= STABILITY_WINDOWS:
-            self._was_stable = found.stable
-            return found
-        self._was_stable = self._was_stable or found.stable
-        warmup = leading_warmup(windows, samples, self._tolerance)
-        return replace(found, kept=count - warmup, warmup=warmup, stable=self._was_stable)
+        warmup = 0
+        if self._accumulates and count > STABILITY_WINDOWS:
+            stable = stable or self._was_stable
+            warmup = leading_warmup(windows, samples, self._tolerance)
+            kept = count - warmup
+        self._was_stable = stable
+        return LevelStatus(kept=kept, warmup=warmup, stable=stable, moved=moved, warning=warning)
 
 
 class Precision(StabilityRule):
@@ -201,10 +201,8 @@ class LatencyLimit(StabilityRule):
         found = self._rule.status(windows, samples)
         if len(windows) < min(STABILITY_WINDOWS, self._last):
             return found
-        return replace(
-            found,
-            limit=self._evaluate_sample(joined(samples[-found.kept :]), last=len(windows) >= self._last),
-        )
+        last = len(windows) >= self._last
+        return replace(found, limit=self._evaluate_sample(joined(samples[-found.kept :]), last=last))
 
     def _evaluate_sample(self, sample: Sample, *, last: bool) -> Assessment:
         (surely,) = assess((self._limit,), sample, 1, SURE)
@@ -251,16 +249,13 @@ def leading_warmup(windows: Sequence[Window], samples: Sequence[Sample], toleran
     """Return the number of leading warm-up windows; 0 while there are too few windows to tell."""
     if len(windows) <= STABILITY_WINDOWS or any(w.latency is None for w in windows):
         return 0
-    fewest = min(w.requests for w in windows)
-    slices = max(1, min(SLICES, fewest // SLICE_REQUESTS))
-    parts = [_slice_window(s, slices) for s in samples]
-    rates = np.concatenate([p[0] for p in parts])
-    latencies = np.concatenate([p[1] for p in parts])
+    slices = max(1, min(SLICES, min(w.requests for w in windows) // SLICE_REQUESTS))
     figures = [
         [w.throughput_infer_per_s for w in windows],
         [float(w.latency.mean_ns) for w in windows if w.latency is not None],
     ]
-    starts = [steady_from(series) / slices for series in (rates, latencies)]
+    series = zip(*(_slice_window(s, slices) for s in samples), strict=True)
+    starts = [steady_from(np.concatenate(parts)) / slices for parts in series]
     return min(warm_windows(figures, starts, tolerance / 2), len(windows) // 2)
 
 
@@ -307,19 +302,14 @@ def warm_windows(figures: Sequence[Sequence[float]], starts: Sequence[float], to
     their own variation explains. Windows that differ only by chance must stay, or the mean would be
     biased by selection.
     """
-    return max(
-        (_count_warm_up(values, start, tolerance) for values, start in zip(figures, starts, strict=True)),
-        default=0,
-    )
-
-
-def _count_warm_up(values: Sequence[float], start: float, tolerance: float) -> int:
-    proposed = min(round(start), len(values) - FEWEST_STEADY)
-    for count in range(proposed, 0, -1):
-        steady = np.asarray(values[count:])
-        mean, spread = float(steady.mean()), float(steady.std(ddof=1))
-        # half-width of the prediction interval for one more window like the steady ones
-        chance = t_quantile(0.5 + SURE / 2, len(steady) - 1) * spread * math.sqrt(1 + 1 / len(steady))
-        if abs(values[count - 1] - mean) > max(tolerance * abs(mean), chance):
-            return count
-    return 0
+    most = 0
+    for values, start in zip(figures, starts, strict=True):
+        for count in range(min(round(start), len(values) - FEWEST_STEADY), most, -1):
+            steady = np.asarray(values[count:])
+            mean, spread = float(steady.mean()), float(steady.std(ddof=1))
+            # half-width of the prediction interval for one more window like the steady ones
+            chance = t_quantile(0.5 + SURE / 2, len(steady) - 1) * spread * math.sqrt(1 + 1 / len(steady))
+            if abs(values[count - 1] - mean) > max(tolerance * abs(mean), chance):
+                most = count
+                break
+    return most

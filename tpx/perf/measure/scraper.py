@@ -5,7 +5,7 @@ expression finds the wanted series in the page's bytes.
 import asyncio
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from time import perf_counter_ns, thread_time_ns
@@ -130,12 +130,16 @@ class Scraper:
         async with self._turn:
             began = perf_counter_ns()
             try:
-                page = await self._fetch()
+                if self._connection is None or self._connection.closing:
+                    self._connection = await self._connector.connect()
+                response = await fetch(self._connection, self._request, ANSWER_S)
+                if response.status != 200:
+                    raise MeasurementError(f"HTTP {response.status}")
+                page = bytes(response.body)
             except TpxError as exc:
                 self._failed += 1
                 self._report_once(
-                    str(exc),
-                    f"no metrics from {self._place}: {exc}; the run continues without metrics",
+                    str(exc), f"no metrics from {self._place}: {exc}; the run continues without metrics"
                 )
                 return
         # parsing costs this process, not the server: it is timed separately
@@ -143,7 +147,13 @@ class Scraper:
         busy = thread_time_ns()
         scrape = self._reader.read(page, perf_counter_ns(), took)
         self._scrapes.append(replace(scrape, cost_ns=thread_time_ns() - busy))
-        self._check_series(self._scrapes[-1])
+        known = {what for gpu in scrape.gpus.values() for what in gpu}
+        missing = next((name for name, what in GPU_SERIES.items() if what not in known), None)
+        if missing is not None:
+            why = "" if scrape.gpus else " The server reports no GPU."
+            self._report_once("gpu", f"Unable to parse '{missing}' metric.{why}")
+        for text in () if scrape.series else self._place.wanted:
+            self._report_once(text, f"--metric {text}: no series of {self._place} matches")
 
     async def _run(self) -> None:
         while True:
@@ -161,25 +171,7 @@ class Scraper:
     def _last_took_s(self) -> float:
         return self._scrapes[-1].took_ns / 1e9 if self._scrapes else 0.0
 
-    async def _fetch(self) -> bytes:
-        if self._connection is None or self._connection.closing:
-            self._connection = await self._connector.connect()
-        response = await fetch(self._connection, self._request, ANSWER_S)
-        if response.status != 200:
-            raise MeasurementError(f"HTTP {response.status}")
-        return bytes(response.body)
-
-    def _check_series(self, scrape: Scrape) -> None:
-        known = {what for gpu in scrape.gpus.values() for what in gpu}
-        missing = next((name for name, what in GPU_SERIES.items() if what not in known), None)
-        if missing is not None:
-            why = "" if scrape.gpus else " The server reports no GPU."
-            self._report_once("gpu", f"Unable to parse '{missing}' metric.{why}")
-        for text in () if scrape.series else self._place.wanted:
-            self._report_once(text, f"--metric {text}: no series of {self._place} matches")
-
     def _report_once(self, what: str, text: str) -> None:
-        """Report a problem once."""
         if what not in self._reported:
             self._reported.add(what)
             self._notice(text)
@@ -211,7 +203,7 @@ def summarize(
         mean_batch=_compute_mean_batch(around),
         cpu_utilization=_fold_known(values, CPU, fmean),
         memory_used_bytes=_fold_known(values, PROCESS_MEMORY, max) or _fold_known(values, HOST_MEMORY, max),
-        series=tuple(_summarize_series(inside, around, counters)),
+        series=tuple(_iter_series(inside, around, counters)),
         scrape_ns=int(fmean(s.took_ns for s in inside)) if inside else 0,
         cost_ns=int(fmean(s.cost_ns for s in inside)) if inside else 0,
     )
@@ -225,11 +217,10 @@ def _fold_known(
 
 
 def _compute_mean_batch(scrapes: Sequence[Scrape]) -> float | None:
-    known = [s for s in scrapes if INFERENCES in s.values and EXECUTIONS in s.values]
-    if len(known) < 2:
+    known = [s.values for s in scrapes if INFERENCES in s.values and EXECUTIONS in s.values]
+    if not known:
         return None
-    executions = known[-1].values[EXECUTIONS] - known[0].values[EXECUTIONS]
-    inferences = known[-1].values[INFERENCES] - known[0].values[INFERENCES]
+    executions, inferences = (known[-1][name] - known[0][name] for name in (EXECUTIONS, INFERENCES))
     return inferences / executions if executions > 0 else None
 
 
@@ -243,30 +234,22 @@ def _summarize_gpu(uuid: str, scraped: Sequence[Mapping[str, float]]) -> GpuFigu
     )
 
 
-def _summarize_series(
+def _iter_series(
     inside: Sequence[Scrape], around: Sequence[Scrape], counters: frozenset[str]
-) -> list[SeriesFigures]:
-    """Summarize the series, ignoring scrapes in which the value is not finite."""
-    out = []
+) -> Iterator[SeriesFigures]:
+    """Yield the figures of each series, ignoring scrapes in which the value is not finite."""
     for name in dict.fromkeys(name for s in inside for name in s.series):
-        values = [value for s in inside if math.isfinite(value := s.series.get(name, math.nan))]
+        values = [value for _, value in _list_values(inside, name)]
         if not values:
             continue
-        out.append(
-            SeriesFigures(
-                name=name,
-                mean=fmean(values),
-                low=min(values),
-                high=max(values),
-                last=values[-1],
-                per_s=_compute_rate(around, name) if name.partition("{")[0] in counters else None,
-            )
+        per_s, grown = None, _list_values(around, name)
+        if name.partition("{")[0] in counters and grown and grown[-1][0] > grown[0][0]:
+            per_s = (grown[-1][1] - grown[0][1]) * 1e9 / (grown[-1][0] - grown[0][0])
+        yield SeriesFigures(
+            name=name, mean=fmean(values), low=min(values), high=max(values), last=values[-1], per_s=per_s
         )
-    return out
 
 
-def _compute_rate(scrapes: Sequence[Scrape], name: str) -> float | None:
-    known = [(s.time_ns, value) for s in scrapes if math.isfinite(value := s.series.get(name, math.nan))]
-    if len(known) < 2 or known[-1][0] <= known[0][0]:
-        return None
-    return (known[-1][1] - known[0][1]) * 1e9 / (known[-1][0] - known[0][0])
+def _list_values(scrapes: Sequence[Scrape], name: str) -> list[tuple[int, float]]:
+    """Return the times and finite values of a series."""
+    return [(s.time_ns, value) for s in scrapes if math.isfinite(value := s.series.get(name, math.nan))]

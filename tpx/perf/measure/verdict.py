@@ -4,14 +4,13 @@ causes.
 It adds warnings if figures contradict each other, the server's counters, or the plan.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from tpx.perf.levels import CONCURRENCY, LATE_NS, level_number
 from tpx.perf.measure.estimates import estimate
 from tpx.perf.measure.ledger import MeasuredLevel, client_times
 from tpx.perf.objectives import Outcome
-from tpx.perf.results import ClientCheck, ErrorCount, LevelResult, Sections, Verdict
+from tpx.perf.results import ClientCheck, LevelResult, Sections, Verdict
 
 BUSY_SHARE = 0.9
 """Share of its processor's time above which the client itself limits a level."""
@@ -28,32 +27,25 @@ OWN_PROCESSOR = 0.95
 """Share of busy time below which a polling client had to share its processor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict, and for the user the reason why it is not ok."""
-
-    verdict: Verdict
-    stable: bool
-    reason: str = ""
-
-
 def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
     """Build the result of a level; `sections` are those that only some levels have."""
     merged, status, settings = measured.merged, measured.status, measured.settings
-    judgement = judge(measured)
+    verdict, reason = judge(measured)
     wake_ups = sections.get("wake_ups")
     warnings: tuple[str, ...] = ()
-    if judgement.verdict is not Verdict.ERRORS:  # errors explain every other contradiction
+    if verdict is not Verdict.ERRORS:  # errors explain every other contradiction
         found = (status.warning, *doubts(measured), wake_ups.warning if wake_ups else "")
         warnings = tuple(filter(None, found))
     return LevelResult(
         level=measured.level,
         batch_size=measured.batch_size,
-        verdict=judgement.verdict,
-        stable=judgement.stable,
+        verdict=verdict,
+        stable=status.stable
+        and merged.latency is not None
+        and (verdict is not Verdict.ERRORS or measured.over_budget),
         interrupted=measured.ending.interrupted,
         over_budget=measured.over_budget,
-        reason=judgement.reason,
+        reason=reason,
         percentile=settings.percentile,
         windows=measured.windows,
         requests=merged.requests,
@@ -63,7 +55,7 @@ def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
         client=client_times(measured.rows),
         client_busy=measured.check.cpu_share,
         server=measured.server,
-        failed=sum(e.count for e in measured.errors),
+        failed=measured.failed,
         errors=measured.errors,
         seed=level_number(settings.seed, measured.level),
         kept_windows=status.kept,
@@ -77,60 +69,53 @@ def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
     )
 
 
-def judge(measured: MeasuredLevel) -> Judgement:
-    """Return the verdict on a level."""
-    windows, merged, errors = measured.windows, measured.merged, measured.errors
-    name, ending, settings = str(measured.level).capitalize(), measured.ending, measured.settings
-    stable = measured.status.stable and merged.latency is not None
-    if measured.over_budget:
-        failed = sum(e.count for e in errors)
-        reason = f"{failed} requests failed, more than --max-errors {settings.max_errors} allows."
-        return Judgement(Verdict.ERRORS, stable, reason + _describe_first_error(errors))
-    if ending.interrupted and merged.latency is None and not errors:
-        return Judgement(Verdict.ERRORS, False, f"{name} was interrupted before a request was answered.")
-    if merged.latency is None or windows[-1].dead:
-        reason = "No valid requests recorded within time interval. Please use a larger time window."
-        if errors:
-            what = f"all {windows[-1].failed} failed.{_describe_first_error(errors)}"
-            reason = f"No valid requests recorded in a window: {what}"
-        return Judgement(Verdict.ERRORS, False, reason)
-    if ending.lost:
-        reason = f"The server no longer responds: {ending.lost}.{_describe_first_error(errors)}"
-        return Judgement(Verdict.ERRORS, False, reason)
+def judge(measured: MeasuredLevel) -> tuple[Verdict, str]:
+    """Return the verdict on a level, and for the user the reason why it is not ok."""
+    merged, settings = measured.merged, measured.settings
+    failure = _explain_failure(measured)
+    if failure or merged.latency is None:
+        return Verdict.ERRORS, failure
+    name, interrupted = str(measured.level).capitalize(), measured.ending.interrupted
     limit = measured.status.limit
     if limit is not None and limit.outcome is Outcome.VIOLATED:
         reason = f"Measured latency went over the set limit of {settings.latency_limit_ms} msec."
-        return Judgement(Verdict.OVER_LIMIT, stable, reason)
-    if limit is not None and limit.outcome is Outcome.UNDECIDED and not ending.interrupted:
+        return Verdict.OVER_LIMIT, reason
+    if limit is not None and limit.outcome is Outcome.UNDECIDED and not interrupted:
         longer = "A greater --request-count" if settings.request_count else "A longer -p or more windows (-r)"
-        reason = (
+        return Verdict.BORDERLINE, (
             f"{name} is borderline: its latency may lie on either side of the limit of "
             f"{settings.latency_limit_ms} msec ({limit.reason}). {longer} may settle it."
         )
-        return Judgement(Verdict.BORDERLINE, stable, reason)
-    if not stable:
-        return Judgement(Verdict.UNSTABLE, False, _explain_instability(measured))
+    if not measured.status.stable:
+        option = "request-count" if settings.mode == "count_windows" else "interval"
+        reason = (
+            f"Failed to obtain stable measurement within {settings.max_windows} measurement windows "
+            f"for {measured.level}. Please try to increase the --measurement-{option}."
+        )
+        if interrupted:
+            reason = f"{name} was interrupted in window {len(measured.windows)}, before it was stable."
+        return Verdict.UNSTABLE, f"{reason} ({measured.status.moved})"
     bound = client_bound(measured.check, merged.latency.at(50.0))
     # a client that polls, or that shares its process with the engine, is always busy
     if bound and not (settings.with_engine or settings.pace.poll == "busy"):
-        return Judgement(Verdict.CLIENT_BOUND, True, f"{name} is client-bound: {bound}.")
-    return Judgement(Verdict.OK, True)
+        return Verdict.CLIENT_BOUND, f"{name} is client-bound: {bound}."
+    return Verdict.OK, ""
 
 
-def _describe_first_error(errors: Sequence[ErrorCount]) -> str:
-    return f" The first: {errors[0].code}: {errors[0].message}" if errors else ""
-
-
-def _explain_instability(measured: MeasuredLevel) -> str:
-    level, settings, moved = measured.level, measured.settings, measured.status.moved
-    if measured.ending.interrupted:
-        name, count = str(level).capitalize(), len(measured.windows)
-        return f"{name} was interrupted in window {count}, before it was stable. ({moved})"
-    option = "request-count" if settings.mode == "count_windows" else "interval"
-    return (
-        f"Failed to obtain stable measurement within {settings.max_windows} measurement windows "
-        f"for {level}. Please try to increase the --measurement-{option}. ({moved})"
-    )
+def _explain_failure(measured: MeasuredLevel) -> str:
+    """Return why a level has no usable figures; empty if it has some."""
+    errors, ending, last = measured.errors, measured.ending, measured.windows[-1]
+    first = f" The first: {errors[0].code}: {errors[0].message}" if errors else ""
+    if measured.over_budget:
+        allowed = measured.settings.max_errors
+        return f"{measured.failed} requests failed, more than --max-errors {allowed} allows.{first}"
+    if measured.merged.latency is None or last.dead:
+        if errors:
+            return f"No valid requests recorded in a window: all {last.failed} failed.{first}"
+        if ending.interrupted and measured.merged.latency is None:
+            return f"{str(measured.level).capitalize()} was interrupted before a request was answered."
+        return "No valid requests recorded within time interval. Please use a larger time window."
+    return f"The server no longer responds: {ending.lost}.{first}" if ending.lost else ""
 
 
 def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
@@ -194,11 +179,10 @@ def _check_other_clients(measured: MeasuredLevel) -> Iterator[str]:
     counted = server.success_count * batch_size if server.response_cache else server.inference_count
     edge = (EDGE_REQUESTS + measured.level.value) * batch_size
     if counted and abs(counted - sent) > max(COUNT_TOLERANCE * sent, edge):
-        more = "more than" if counted > sent else "fewer than"
-        why = (
-            "other clients use the model, and" if counted > sent else "the statistics cover another time, and"
-        )
+        more, why = "fewer", "the statistics cover another time"
+        if counted > sent:
+            more, why = "more", "other clients use the model"
         yield (
-            f"The server counted {counted} inferences, {abs(counted - sent) / sent * 100:.0f}% {more} the "
-            f"{sent} of this client: {why} the server's figures are not of this measurement alone."
+            f"The server counted {counted} inferences, {abs(counted - sent) / sent * 100:.0f}% {more} than "
+            f"the {sent} of this client: {why}, and the server's figures are not of this measurement alone."
         )

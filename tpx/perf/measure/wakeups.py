@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import median_high
 from threading import Thread
 from time import perf_counter_ns
 
@@ -82,16 +83,24 @@ def wakeup_ns(rounds: int = ROUNDS) -> int:
     """
     ours, theirs = socket.socketpair()
     here, there = socket.socketpair()
+
+    def echo_bytes(processors: Sequence[int]) -> None:
+        """Echo every byte, on the given processor, until the other end shuts down."""
+        if processors:
+            os.sched_setaffinity(0, processors)
+        while theirs.recv(1):
+            theirs.send(b"x")
+
     with ours, theirs, here, there, _pin_to_processor() as other:
-        echo = Thread(target=_echo_bytes, args=(theirs, other))
+        echo = Thread(target=echo_bytes, args=(other,))
         echo.start()
         try:
             _time_round_trips(ours, ours, rounds // 10)  # until the thread has started
-            both = _compute_median(_time_round_trips(ours, ours, rounds))
+            both = median_high(_time_round_trips(ours, ours, rounds))
         finally:
             ours.shutdown(socket.SHUT_RDWR)
             echo.join()
-        calls = _compute_median(_time_round_trips(here, there, rounds))
+        calls = median_high(_time_round_trips(here, there, rounds))
     # half a round trip is one wake-up, plus one send and one receive
     return max(0, both // 2 - calls)
 
@@ -110,14 +119,6 @@ def _pin_to_processor() -> Iterator[Sequence[int]]:
         os.sched_setaffinity(0, usable)
 
 
-def _echo_bytes(peer: socket.socket, processors: Sequence[int]) -> None:
-    """Echo every byte, on the given processor, until the other end shuts down."""
-    if processors:
-        os.sched_setaffinity(0, processors)
-    while peer.recv(1):
-        peer.send(b"x")
-
-
 def _time_round_trips(sender: socket.socket, receiver: socket.socket, count: int) -> list[int]:
     """Return the times from a write to the read of the response, or of the same byte."""
     times = []
@@ -127,7 +128,3 @@ def _time_round_trips(sender: socket.socket, receiver: socket.socket, count: int
         receiver.recv(1)
         times.append(perf_counter_ns() - start_ns)
     return times
-
-
-def _compute_median(values: list[int]) -> int:
-    return sorted(values)[len(values) // 2]

@@ -1,6 +1,6 @@
 """Target and load options: the model and its server, levels, and requests per level."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpx.errors import UsageError
@@ -64,7 +64,6 @@ class TargetSpec:
     timeout: float = option(0.0, "seconds until a request fails; 0 = never", metavar="SECONDS")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or two ways of naming models."""
         if self.models and (self.model or self.model_version):
             raise UsageError("--models names the models: leave out -m and -x")
         if not 0 <= self.timeout <= LONGEST_TIMEOUT_S:
@@ -121,7 +120,6 @@ class LoadSpec:
     warmup_request_count: int = option(0, "unmeasured requests before each level")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or loads that cannot be combined."""
         check_range(self, "warmup_request_count", least=0)
         check_range(self, "request_count", above=0)
         check_range(self, "request_period", above=0, end="")
@@ -149,26 +147,21 @@ class LoadSpec:
     @property
     def levels(self) -> LevelRange:
         """Levels to measure, of any kind."""
-        requested = self._list_requested()
-        return requested[0] if requested else self._apply_search(self.concurrency_range)
-
-    def _apply_search(self, levels: LevelRange) -> LevelRange:
-        return levels.searched() if self.binary_search else levels
+        levels = [*self._list_requested(), self.concurrency_range][0]
+        return replace(levels, binary=True) if self.binary_search and levels.kind.ranged else levels
 
     def _list_requested(self) -> list[LevelRange]:
         """Return every kind of load that was requested; more than one is an error."""
-        requested: list[LevelRange] = []
-        if self.concurrency_range.given:
-            requested.append(self._apply_search(self.concurrency_range))
+        requested = [self.concurrency_range] if self.concurrency_range.given else []
         if self.request_rate_range is not None:
-            requested.append(self._apply_search(self.request_rate_range))
-        if self.request_intervals is not None:
-            requested.append(LevelRange(mode=CUSTOM_INTERVALS.name, start=self.request_intervals.rate))
-        if self.periodic_concurrency_range is not None:
-            last = self.periodic_concurrency_range.end
-            requested.append(LevelRange(mode=PERIODIC_CONCURRENCY.name, start=last))
-        if self.session_concurrency is not None:
-            requested.append(LevelRange(mode=SESSION_CONCURRENCY.name, start=self.session_concurrency))
-        if self.fixed_schedule:
-            requested.append(LevelRange(mode=FIXED_SCHEDULE.name, start=0))
-        return requested
+            requested.append(self.request_rate_range)
+        periodic = self.periodic_concurrency_range
+        singles = {
+            CUSTOM_INTERVALS: self.request_intervals.rate if self.request_intervals else None,
+            PERIODIC_CONCURRENCY: None if periodic is None else periodic.end,
+            SESSION_CONCURRENCY: self.session_concurrency,
+            FIXED_SCHEDULE: 0 if self.fixed_schedule else None,
+        }
+        return requested + [
+            LevelRange(mode=kind.name, start=value) for kind, value in singles.items() if value is not None
+        ]

@@ -1,10 +1,11 @@
 """Measurement options: windows, objectives, comparisons, and warm-up and cool-down of levels."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, flag_of, given, one_of, option, refuse
+from tpx.options import check_range, given, one_of, option, refuse
 from tpx.perf.objectives import Objective, parse_objectives
 from tpx.perf.settings import ErrorBudget, parse_budget
 
@@ -53,7 +54,6 @@ class WindowSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range."""
         check_range(self, "measurement_interval", above=0, end=" msec.")
         check_range(self, "measurement_request_count", "max_trials", above=0)
         check_range(self, "stability_percentage", least=0.0)
@@ -71,13 +71,17 @@ _rule = one_of(
 
 
 def parse_share(text: str) -> float:
-    """Parse `2%` or `0.02`."""
+    """Parse `2%` or `0.02`; shares of 1 and above need the percent sign, as a bare 2 often means 2%."""
     number = text.removesuffix("%")
     try:
         value = float(number)
     except ValueError:
         raise ValueError("expected a share such as 2% or 0.02") from None
-    return value / 100 if number != text else value
+    if number != text:
+        return value / 100
+    if value >= 1:
+        raise ValueError(f"write {value:g}% or {value * 100:g}%")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +95,6 @@ class AnswerSpec:
         "either side (default pa; with --slo ci)",
         metavar="pa|ci",
         parse=_rule,
-    )
-    ci_width: float | None = option(
-        None,
-        "end a level when the confidence intervals of throughput and latency are at most this wide, as a "
-        "share: --stability ci with its own --stability-percentage",
-        metavar="P%",
-        parse=parse_share,
     )
     require_stable: bool = option(False, "exit with 2 if any level is unstable")
     allow_partial: bool = option(False, "do not exit with 130 after Ctrl-C: use what was measured")
@@ -113,11 +110,6 @@ class AnswerSpec:
     slo_confidence: float = option(0.99, "confidence required to call an objective met or violated")
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or for an option that requires another one."""
-        if self.ci_width is not None and not 0 < self.ci_width < 1:
-            refuse("--ci-width", "The value must be above 0% and below 100%.")
-        if self.ci_width is not None and self.stability == "pa":
-            raise UsageError("--ci-width requires --stability ci: --stability pa has no intervals")
         if not 0.5 < self.slo_confidence < 1:
             refuse("--slo-confidence", "The value must be in range (0.5, 1).")
         if "slo_confidence" in given(self) and not self.slo:
@@ -126,20 +118,31 @@ class AnswerSpec:
     @property
     def rule(self) -> Literal["pa", "ci"]:
         """The stability rule that applies, given or default."""
-        return self.stability or ("ci" if self.slo or self.ci_width is not None else "pa")
+        return self.stability or ("ci" if self.slo else "pa")
 
 
-def check_strictness(alpha: float, min_effect: float) -> None:
-    """Raise UsageError if no difference could count, or if chance alone would."""
-    if not 0 < alpha < 0.5:
-        refuse("--alpha", "The value must be in range (0, 0.5).")
-    if not 0 <= min_effect < 1:
-        refuse("--min-effect", "The value must be >= 0% and below 100%.")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strictness:
+    """Options for which differences count: the significance level, and the smallest relative difference."""
+
+    alpha: float = option(
+        0.05, "significance level: probability of reporting a difference that does not exist"
+    )
+    min_effect: float = option(
+        0.02, "smallest relative difference that is reported", metavar="P%", parse=parse_share
+    )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError if no difference could count, or if chance alone would."""
+        if not 0 < self.alpha < 0.5:
+            refuse("--alpha", "The value must be in range (0, 0.5).")
+        if not 0 <= self.min_effect < math.inf:
+            refuse("--min-effect", "The value must be >= 0%.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparingSpec:
-    """Options for comparing servers in alternating blocks, and for which differences count."""
+    """Options for comparing servers in alternating blocks."""
 
     ab: tuple[str, ...] = option(
         (),
@@ -148,23 +151,12 @@ class ComparingSpec:
         common=True,
     )
     ab_blocks: int = option(12, "blocks per server with --ab")
-    alpha: float = option(
-        0.05, "significance level: probability of reporting a difference that does not exist (--ab)"
-    )
-    min_effect: float = option(
-        0.02, "smallest relative difference that is reported (--ab)", metavar="P%", parse=parse_share
-    )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or for an option that requires --ab."""
-        check_strictness(self.alpha, self.min_effect)
         if self.ab_blocks < 4:
             refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
         if len(self.ab) == 1 or len(set(self.ab)) > 26:
             raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
-        for name in ("ab_blocks", "alpha", "min_effect"):
-            if name in given(self) and not self.ab:
-                raise UsageError(f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +192,6 @@ class CourseSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or a label given twice."""
         check_range(self, "warmup_seconds", "cooldown_seconds", least=0)
         keys = [label.key for label in self.labels]
         if len(set(keys)) < len(keys):

@@ -23,7 +23,6 @@ class OutputSpec:
     )
     dry_run: bool = option(False, "show the plan, send one request, check the shapes, and exit", common=True)
     live: bool = option(True, "show progress while measuring, if stderr is a terminal", common=True)
-    no_live: bool = option(False, "show no live progress, even on a terminal")
     csv: Path | None = option(None, "write perf_analyzer's CSV", "-f", metavar="FILE", common=True)
     verbose_csv: bool = option(False, "add more columns to the CSV")
     profile_export_file: Path | None = option(
@@ -42,7 +41,6 @@ class OutputSpec:
     step_summary: bool = option(False, "append the summary to $GITHUB_STEP_SUMMARY")
 
     def __post_init__(self) -> None:
-        """Raise UsageError if a file cannot be written."""
         if self.profile_export_file is not None and self.profile_export_file.exists():
             refuse("--profile-export-file", "Path must not already exist.")
         seen: dict[Path, str] = {}
@@ -53,11 +51,6 @@ class OutputSpec:
             if place in seen:
                 raise UsageError(f"{flag} {path}: {seen[place]} writes the same file")
             seen[place] = flag
-
-    @property
-    def shows_live(self) -> bool:
-        """True if progress is shown on a terminal, in addition to the results."""
-        return self.live and not self.no_live
 
     @property
     def files(self) -> tuple[tuple[str, Path], ...]:
@@ -100,7 +93,6 @@ class ScrapeSpec:
     )
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a value out of range, or for an option that requires --collect-metrics."""
         check_range(self, "metrics_interval", above=0, end=" msecs.")
         for name in ("metrics_url", "metrics_interval", "metric"):
             if name in given(self) and not self.collect_metrics:
@@ -113,20 +105,18 @@ class ScrapeSpec:
         """Return the metrics page, on the server's `host` unless a URL was given; None if metrics are off."""
         if not self.collect_metrics:
             return None
-        port, path = DEFAULT_PORT, DEFAULT_PATH
-        if self.metrics_url:
-            host, port, path = _split_url(self.metrics_url)
+        url, port, path = self.metrics_url, str(DEFAULT_PORT), ""
+        if url.startswith("https://"):
+            raise UsageError(f"--metrics-url {url}: metrics are read over http only")
+        if url:
+            place, slash, rest = url.removeprefix("http://").partition("/")
+            host, colon, port = place.rpartition(":")
+            if not colon:
+                host, port = place, "80" if url.startswith("http://") else str(DEFAULT_PORT)
+            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+                raise UsageError(f"--metrics-url {url}: does not match <host>:<port>/<path>")
+            host, path = host.strip("[]"), slash + rest
         interval_s = (self.metrics_interval or 1000) / 1000
-        return MetricsPlace(host=host, port=port, path=path, interval_s=interval_s, wanted=self.metric)
-
-
-def _split_url(url: str) -> tuple[str, int, str]:
-    if url.startswith("https://"):
-        raise UsageError(f"--metrics-url {url}: metrics are read over http only")
-    place, slash, path = url.removeprefix("http://").partition("/")
-    host, colon, port = place.rpartition(":")
-    if not colon:
-        host, port = place, "80" if url.startswith("http://") else str(DEFAULT_PORT)
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"--metrics-url {url}: does not match <host>:<port>/<path>")
-    return host.strip("[]"), int(port), slash + path or DEFAULT_PATH
+        return MetricsPlace(
+            host=host, port=int(port), path=path or DEFAULT_PATH, interval_s=interval_s, wanted=self.metric
+        )

@@ -18,6 +18,7 @@ from tpx.perf.options.measuring import (
     AnswerSpec,
     ComparingSpec,
     CourseSpec,
+    Strictness,
     WindowSpec,
 )
 from tpx.perf.options.output import OutputSpec, ScrapeSpec
@@ -36,6 +37,7 @@ class SessionSpec:
     windows: WindowSpec = group(WindowSpec, "Measurement")
     answers: AnswerSpec = group(AnswerSpec, "Objectives and comparisons")
     comparing: ComparingSpec = group(ComparingSpec, "Objectives and comparisons")
+    strictness: Strictness = group(Strictness, "Objectives and comparisons")
     output: OutputSpec = group(OutputSpec, "Output")
     inputs: InputSpec = group(InputSpec, "Input data")
     pace: PaceSpec = group(PaceSpec, "Arrivals and workers")
@@ -105,7 +107,7 @@ class SessionSpec:
             mode=windows.measurement_mode,
             interval_ms=windows.measurement_interval or DEFAULT_INTERVAL_MS[answers.rule],
             window_requests=windows.measurement_request_count,
-            stability=windows.stability_percentage / 100 if answers.ci_width is None else answers.ci_width,
+            stability=windows.stability_percentage / 100,
             max_windows=windows.max_trials or DEFAULT_TRIALS[answers.rule],
             latency_limit_ms=windows.latency_threshold,
             percentile=None if windows.percentile == -1 else windows.percentile,
@@ -153,7 +155,7 @@ def _iter_comparison_rules() -> Iterator[OptionRule]:
     blocks = "has no say: a block is a window of --measurement-interval, or --request-count requests"
     unfit = dict.fromkeys(["collect_metrics", "latency_threshold", "percentile"], alone)
     unfit |= dict.fromkeys(["csv", "profile_export_file", "jsonl", "html", "pdf"], alone)
-    names = "stability ci_width require_stable stop_on_unstable stability_percentage max_trials"
+    names = "stability require_stable stop_on_unstable stability_percentage max_trials"
     unfit |= dict.fromkeys(names.split(), blocks)
     unfit |= {
         "url": "names a server, and --ab has those that are measured",
@@ -246,6 +248,13 @@ RULES: tuple[OptionRule, ...] = (
         "--ab compares servers at given loads: give the range an end, and no --binary-search",
     ),
     *_iter_comparison_rules(),
+    *(
+        OptionRule(
+            lambda s, name=name: name in {**given(s.comparing), **given(s.strictness)} and not s.comparing.ab,  # type: ignore[misc]
+            f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`",
+        )
+        for name in ("ab_blocks", "alpha", "min_effect")
+    ),
     OptionRule(
         lambda s: _is_periodic(s) and not _is_streaming(s),
         "The --periodic-concurrency-range option requires bi-directional gRPC streaming.",

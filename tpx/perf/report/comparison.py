@@ -1,13 +1,13 @@
 """Comparisons of runs and servers, as a `Document` and as test cases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tpx.perf.compare import Difference, Strictness
+from tpx.perf.compare import Difference, shown
+from tpx.perf.options.measuring import Strictness
 from tpx.report.ci import Case, to_junit, to_markdown
-from tpx.report.digits import latency, rounded
 from tpx.report.document import Document, Section, Statement, bullets, section
 from tpx.report.files import json_text, text_output, write_each
 from tpx.report.table import TableField, table, text
@@ -46,8 +46,6 @@ class Compared:
 
     pairs: tuple[Against, ...]
     strictness: Strictness
-    unit: str = "req/s"
-    """Unit of throughput."""
     interrupted: bool = False
 
     @property
@@ -60,9 +58,9 @@ def comparison_document(compared: Compared, *, everything: bool = True) -> Docum
     """Return the verdict and one table per pair; without `everything`, only figures that differ."""
     findings = [d.finding for d in compared.differences]
     worse, better = findings.count("worse"), findings.count("better")
-    headline = "No significant difference"
-    if worse or better:
-        headline = f"{worse} worse, {better} better, the rest the same"
+    headline = f"{worse} worse, {better} better, the rest the same"
+    if not worse and not better:
+        headline = "No significant difference"
     strictness = compared.strictness
     statement = Statement(
         badge="Worse" if worse else "Better" if better else "Same",
@@ -71,9 +69,19 @@ def comparison_document(compared: Compared, *, everything: bool = True) -> Docum
     )
     sections: list[Section] = []
     for pair in compared.pairs:
-        shown = [d for d in pair.differences if everything or pair.important or d.finding != "same"]
+        listed = [d for d in pair.differences if everything or pair.important or d.finding != "same"]
         left_out = bullets([sentence[:1].upper() + sentence[1:] for sentence in pair.left_out])
-        sections += section(pair.title, table("", "", _build_fields(compared.unit), shown), left_out)
+        fields: list[TableField[Difference]] = [
+            text("Load", lambda d: d.load),
+            text("Figure", lambda d: d.figure),
+            text("before", lambda d: shown(d.figure, d.before)),
+            text("after", lambda d: shown(d.figure, d.after)),
+            text("change", lambda d: f"{d.relative * 100:+.1f}%"),
+            text("interval", _format_interval),
+            text("p", lambda d: f"{d.p_value:.3f}"),
+            text("finding", lambda d: d.finding, lambda d: _FLAGS[d.finding]),
+        ]
+        sections += section(pair.title, table("", "", fields, listed), left_out)
     return Document(
         product="perf",
         title="Comparison",
@@ -81,23 +89,6 @@ def comparison_document(compared: Compared, *, everything: bool = True) -> Docum
         f"intervals of {(1 - strictness.alpha) * 100:g}%",
         sections=(Section(blocks=(statement,)), *sections),
     )
-
-
-def _build_fields(unit: str) -> Sequence[TableField[Difference]]:
-    return (
-        text("Load", lambda d: d.load),
-        text("Figure", lambda d: d.figure),
-        text("before", lambda d: _format_value(d, d.before, unit)),
-        text("after", lambda d: _format_value(d, d.after, unit)),
-        text("change", lambda d: f"{d.relative * 100:+.1f}%"),
-        text("interval", _format_interval),
-        text("p", lambda d: f"{d.p_value:.3f}"),
-        text("finding", lambda d: d.finding, lambda d: _FLAGS[d.finding]),
-    )
-
-
-def _format_value(d: Difference, value: float, unit: str) -> str:
-    return f"{rounded(value)} {unit}" if d.figure == "throughput" else latency(value)
 
 
 def _format_interval(d: Difference) -> str:
@@ -110,7 +101,7 @@ def comparison_junit(compared: Compared) -> str:
     for pair in compared.pairs:
         for d in pair.differences:
             details = (
-                f"{_format_value(d, d.before, compared.unit)} -> {_format_value(d, d.after, compared.unit)}, "
+                f"{shown(d.figure, d.before)} -> {shown(d.figure, d.after)}, "
                 f"{d.relative * 100:+.1f}% [{_format_interval(d)}], p={d.p_value:.3f}"
             )
             case = Case(suite=pair.title, name=f"{d.load} {d.figure}", output=f"{d.finding}: {details}")

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from tpx.perf.levels import CONCURRENCY
 from tpx.perf.report.json import json_text
-from tpx.perf.report.level_text import GPU_FIGURES, composing_in_order, gpu_values, has_response_cache
-from tpx.perf.report.model import Report, average_us, load_name, percentile_name, rate, usec
-from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
-from tpx.perf.statistics.summaries import LatencySummary, reported_percentiles
+from tpx.perf.report.level_text import GPU_FIGURES, gpu_values, has_response_cache
+from tpx.perf.report.model import Report, average_us, load_name, percentile_name, rate, throughput, usec
+from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
+from tpx.perf.statistics.summaries import reported_percentiles
 from tpx.report.ci import Case, to_junit, to_markdown
+from tpx.report.digits import latency
 from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each, write_text
 
 
@@ -25,14 +26,38 @@ def csv_text(
     microseconds, no quoting.
     """
     rows = _select_rows(results)
-    columns = _Columns(rows or results, verbose=verbose, decoupled=decoupled, metrics=metrics)
-    lines = [",".join(columns.header())]
-    lines += [
-        ",".join(map(str, columns.row(r, r.latency, r.client)))
-        for r in rows
-        if r.latency is not None and r.client is not None
-    ]
-    return "\n".join(lines) + "\n"
+    shown = rows or results
+    servers = [r.server for r in shown if r.server is not None]
+    percentile = shown[0].percentile if shown else None
+    latencies = [r.latency for r in rows if r.latency is not None]
+    clients = [r.client for r in rows if r.client is not None]
+    columns: dict[str, Sequence[object]] = {
+        _choose_level_column(shown): [rate(r.level.value) for r in rows],
+        "Inferences/Second": [rate(r.throughput_infer_per_s) for r in rows],
+    }
+    if decoupled:
+        through = [r.streaming.responses_per_s if r.streaming else 0.0 for r in rows]
+        columns["Response Throughput"] = list(map(rate, through))
+    columns["Client Send"] = [usec(c.send_ns) for c in clients]
+    if servers:
+        caching = any(has_response_cache(s) for s in servers)
+        stages = [_average_stages(r.server or _NO_SERVER, caching=caching) for r in rows]
+        columns["Network+Server Send/Recv"] = [usec(r.network_ns) for r in rows]
+        for name in _average_stages(_NO_SERVER, caching=caching):
+            columns[name] = [averages[name] for averages in stages]
+    columns["Client Recv"] = [usec(c.receive_ns) for c in clients]
+    for p in reported_percentiles(percentile):
+        columns[f"{percentile_name(p)} latency"] = [usec(each.at(p)) for each in latencies]
+    if verbose and percentile is None:
+        columns["Avg latency"] = [usec(each.mean_ns) for each in latencies]
+    if verbose:
+        columns["request/response"] = [usec(c.send_ns + c.receive_ns) for c in clients]
+        columns["response wait"] = [usec(c.wait_ns) for c in clients]
+    for title, name, _ in GPU_FIGURES if verbose and metrics else ():
+        gpus = [gpu_values(r.metrics.gpus if r.metrics else (), name) for r in rows]
+        columns[title] = ["".join(f"{uuid}:{value};" for uuid, value in values) for values in gpus]
+    lines = [columns, *zip(*columns.values(), strict=True)]
+    return "\n".join(",".join(map(str, line)) for line in lines) + "\n"
 
 
 def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tuple[Path, str]]:
@@ -42,25 +67,24 @@ def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tupl
     parts = {(p.model, p.version) for server in servers for p in server.composing}
     caching = any(has_response_cache(server) for server in servers)
     for model, version in sorted(parts):
-        names = [_choose_level_column(rows), "Inferences/Second", "Client Send"]
-        lines = [",".join([*names, *_list_server_columns(caching=caching), "Client Recv"])]
-        for result in rows:
-            part = _find_part(result.server, model, version)
-            if part is not None and result.server is not None:
+        names = [_choose_level_column(rows), "Inferences/Second", "Client Send", "Network+Server Send/Recv"]
+        lines = [",".join([*names, *_average_stages(_NO_SERVER, caching=caching), "Client Recv"])]
+        found = [(r, r.server, p) for r in rows if r.server is not None for p in r.server.composing]
+        for result, ensemble, part in found:
+            if (part.model, part.version) == (model, version):
                 # a composing model has no client: its throughput is its share of the ensemble's
-                ensemble_count = result.server.success_count
-                share = part.success_count / ensemble_count if ensemble_count else 0.0
+                share = part.success_count / ensemble.success_count if ensemble.success_count else 0.0
                 request_us = average_us(part.success_ns, part.success_count)
                 between = max(0, request_us - part.accounted_ns // 1000)
-                throughput = rate(result.throughput_infer_per_s * share)
+                through = rate(result.throughput_infer_per_s * share)
                 stages = _average_stages(part, caching=caching).values()
-                values = [rate(result.level.value), throughput, 0, between, *stages, 0]
+                values = [rate(result.level.value), through, 0, between, *stages, 0]
                 lines.append(",".join(map(str, values)))
         yield path.with_name(f"{model}_v{version}.{path.name}"), "\n".join(lines) + "\n"
 
 
 def _select_rows(results: Sequence[LevelResult]) -> list[LevelResult]:
-    good = [r for r in results if r.meets_limits and r.latency is not None]
+    good = [r for r in results if r.meets_limits and r.latency is not None and r.client is not None]
     return sorted(good, key=lambda r: r.throughput_infer_per_s)
 
 
@@ -71,68 +95,13 @@ def _choose_level_column(results: Sequence[LevelResult]) -> str:
 _NO_SERVER = ServerBreakdown(model="", version="")
 
 
-def _list_server_columns(*, caching: bool) -> list[str]:
-    stages = [name.replace("_", " ").title() for name in _average_stages(_NO_SERVER, caching=caching)]
-    return ["Network+Server Send/Recv", *(f"Server {stage}" for stage in stages)]
-
-
 def _average_stages(server: ServerBreakdown, *, caching: bool) -> dict[str, int]:
-    """Return the average of each stage in us; cache stages only with `caching`."""
-    stages = server.stages.items()
-    return {name: average_us(*stage) for name, stage in stages if caching or not name.startswith("cache")}
-
-
-class _Columns:
-    def __init__(
-        self, results: Sequence[LevelResult], *, verbose: bool, decoupled: bool, metrics: bool
-    ) -> None:
-        servers = [r.server for r in results if r.server is not None]
-        self._level = _choose_level_column(results)
-        self._percentile = results[0].percentile if results else None
-        self._with_server = bool(servers)
-        self._caching = any(has_response_cache(s) for s in servers)
-        self._verbose, self._decoupled, self._metrics = verbose, decoupled, metrics
-
-    def header(self) -> list[str]:
-        names = [self._level, "Inferences/Second"]
-        if self._decoupled:
-            names.append("Response Throughput")
-        names.append("Client Send")
-        if self._with_server:
-            names += _list_server_columns(caching=self._caching)
-        names.append("Client Recv")
-        names += [f"{percentile_name(p)} latency" for p in reported_percentiles(self._percentile)]
-        if self._verbose:
-            if self._percentile is None:
-                names.append("Avg latency")
-            names += ["request/response", "response wait"]
-            if self._metrics:
-                names += [title for title, _, _ in GPU_FIGURES]
-        return names
-
-    def row(self, result: LevelResult, latency: LatencySummary, client: ClientTimes) -> list[object]:
-        values: list[object] = [rate(result.level.value), rate(result.throughput_infer_per_s)]
-        if self._decoupled:
-            values.append(rate(result.streaming.responses_per_s if result.streaming else 0.0))
-        values.append(usec(client.send_ns))
-        if self._with_server:
-            stages = _average_stages(result.server or _NO_SERVER, caching=self._caching)
-            values += [usec(result.network_ns), *stages.values()]
-        values.append(usec(client.receive_ns))
-        values += [usec(latency.at(p)) for p in reported_percentiles(self._percentile)]
-        if self._verbose:
-            values += [usec(latency.mean_ns)] if self._percentile is None else []
-            values += [usec(client.send_ns + client.receive_ns), usec(client.wait_ns)]
-        if self._verbose and self._metrics:
-            gpus = result.metrics.gpus if result.metrics is not None else ()
-            for _, name, _ in GPU_FIGURES:
-                values.append("".join(f"{uuid}:{value};" for uuid, value in gpu_values(gpus, name)))
-        return values
-
-
-def _find_part(server: ServerBreakdown | None, model: str, version: str) -> ServerBreakdown | None:
-    parts = composing_in_order(server) if server is not None else []
-    return next((p for p in parts if (p.model, p.version) == (model, version)), None)
+    """Return the average of each stage in us by its column; cache stages only with `caching`."""
+    return {
+        f"Server {name.replace('_', ' ').title()}": average_us(*stage)
+        for name, stage in server.stages.items()
+        if caching or not name.startswith("cache")
+    }
 
 
 def write_files(report: Report, argv: Sequence[str]) -> None:
@@ -140,14 +109,26 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
 
     Raises MeasurementError naming each file that could not be written; the others are written.
     """
-    config, shown = report.config, by_load(report)
+    config = report.config
+    shown = replace(report, levels=report.by_load)
+
+    def write_csv(path: Path) -> None:
+        text = csv_text(
+            report.levels,
+            verbose=config.output.verbose_csv,
+            decoupled=report.model.decoupled,
+            metrics=config.metrics.collect_metrics,
+        )
+        for place, content in ((path, text), *composing_files(report.levels, path)):
+            write_text(place, content)
+
     outputs = [
-        OutputFile(label="CSV", path=config.output.csv, write=lambda path: _write_csv(report, path)),
+        OutputFile(label="CSV", path=config.output.csv, write=write_csv),
         text_output("JSON", config.output.json, lambda: json_text(report, argv)),
         text_output("JUnit", config.output.junit, lambda: junit_text(shown)),
         text_output("Markdown", config.output.markdown, lambda: markdown_text(shown)),
         step_summary(
-            step_summary_path() if config.output.step_summary else None, lambda: markdown_text(report)
+            step_summary_path() if config.output.step_summary else None, lambda: markdown_text(shown)
         ),
     ]
     if config.output.html is not None or config.output.pdf is not None:
@@ -163,29 +144,11 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
     write_each(outputs)
 
 
-def by_load(report: Report) -> Report:
-    """Return the report with its levels sorted by load; a search measures them in another order."""
-    return replace(report, levels=tuple(sorted(report.levels, key=lambda r: r.level.value)))
-
-
 def markdown_text(report: Report) -> str:
     """Return the summary of a run as Markdown."""
     from tpx.perf.report.page import brief  # late, like the page
 
     return to_markdown(brief(report))
-
-
-def _write_csv(report: Report, path: Path) -> None:
-    config = report.config
-    text = csv_text(
-        report.levels,
-        verbose=config.output.verbose_csv,
-        decoupled=report.model.decoupled,
-        metrics=config.metrics.collect_metrics,
-    )
-    write_text(path, text)
-    for beside, text in composing_files(report.levels, path):
-        write_text(beside, text)
 
 
 def junit_text(report: Report) -> str:
@@ -232,8 +195,7 @@ def _describe_figures(result: LevelResult) -> str:
     if result.latency is None:
         return f"no successful request, {result.failed} failed"
     return (
-        f"throughput {rate(result.throughput_infer_per_s)} infer/sec, "
-        f"mean {usec(result.latency.mean_ns)} usec, "
-        f"p50 {usec(result.latency.at(50.0))} usec, p99 {usec(result.latency.at(99.0))} usec, "
-        f"{result.requests} requests, {result.failed} failed"
+        f"{throughput(result)}, mean {latency(result.latency.mean_ns)}, "
+        f"p50 {latency(result.latency.at(50.0))}, p99 {latency(result.latency.at(99.0))}, "
+        f"{result.requests:,} requests, {result.failed:,} failed"
     )

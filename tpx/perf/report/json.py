@@ -11,7 +11,6 @@ from tpx.perf.compare import batches_json
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.results import (
-    ClientCheck,
     LatencyEstimate,
     LevelResult,
     MemberFigures,
@@ -26,7 +25,6 @@ from tpx.report import files
 
 SCHEMA = 1
 T = TypeVar("T")
-R = TypeVar("R")
 
 Json = dict[str, object]
 
@@ -37,17 +35,13 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
     Durations are in microseconds; windows begin and end at ns since 1970, by a clock that does not
     jump.
     """
-    return files.json_text(_build_document(report, argv))
-
-
-def _build_document(report: Report, argv: Sequence[str]) -> Json:
     config = report.config
     objectives = {
         "objectives": [o.text for o in config.answers.slo],
         "confidence": config.answers.slo_confidence,
         "ok": not report.breaks_slo,
     }
-    return {
+    document = {
         "schema": SCHEMA,
         "tool": {"name": "tpx perf", "version": __version__},
         "started": report.started,
@@ -57,7 +51,14 @@ def _build_document(report: Report, argv: Sequence[str]) -> Json:
         "labels": {label.key: label.value for label in config.course.labels},
         "interrupted": report.interrupted,
         "error": report.error,
-        "host": _describe_host(),
+        # the machine that sent the load
+        "host": {
+            "cpu": processor_name(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "kernel": platform.release(),
+            "load": list(os.getloadavg()),
+        },
         "target": {
             "kind": config.service.service_kind,
             "protocol": config.target.protocol,
@@ -70,18 +71,15 @@ def _build_document(report: Report, argv: Sequence[str]) -> Json:
             "server": {"name": report.server.name, "version": report.server.version},
         },
         "levels": [_encode_level(r, report.offset_ns) for r in report.levels],
-        "best": _encode_load(report.best),
+        "best": None if report.best is None else asdict(report.best.level),
         "answer": _encode_optional(asdict, report.answer),
         "slo": objectives if config.answers.slo else None,
     }
+    return files.json_text(document)
 
 
 def _encode_optional(encode: Callable[[T], object], value: T | None) -> object:
     return None if value is None else encode(value)
-
-
-def _convert_to_us(duration_ns: float) -> float:
-    return duration_ns / 1000
 
 
 def _encode_fields(record: object, *left_out: str) -> Json:
@@ -90,7 +88,7 @@ def _encode_fields(record: object, *left_out: str) -> Json:
     for name in (field.name for field in fields(cast("Any", record)) if field.name not in left_out):
         value = getattr(record, name)
         if name.endswith("_ns"):
-            out[name.removesuffix("ns") + "us"] = _encode_optional(_convert_to_us, value)
+            out[name.removesuffix("ns") + "us"] = None if value is None else value / 1000
         elif isinstance(value, LatencySummary):
             out[f"{name}_us"] = _encode_latency(value)
         else:
@@ -98,12 +96,8 @@ def _encode_fields(record: object, *left_out: str) -> Json:
     return out
 
 
-def _encode_load(result: LevelResult | None) -> Json | None:
-    return None if result is None else asdict(result.level)
-
-
 def _encode_level(result: LevelResult, offset_ns: int) -> Json:
-    estimates, times = result.estimates, result.client
+    estimates, times, check = result.estimates, result.client, result.client_check
     client = None
     if times is not None:
         client = {
@@ -143,7 +137,9 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         "kept_windows": result.kept_windows,
         "warmup_windows": result.warmup_windows,
         "in_flight": result.in_flight,
-        "client_check": _encode_optional(_encode_client_check, result.client_check),
+        "client_check": {"cpu_pct": check.cpu_share * 100, **_encode_fields(check, "cpu_share")}
+        if check
+        else None,
         "warnings": list(result.warnings),
         "slo": [_encode_assessment(a) for a in result.slo],
         "batches": None if estimates is None else batches_json(estimates.batches),
@@ -217,23 +213,8 @@ def _encode_assessment(assessment: Assessment) -> Json:
 def _encode_interval(estimate: LatencyEstimate) -> tuple[str, Json]:
     interval, p = estimate.interval, estimate.percentile
     name = "mean" if p is None else f"p{p:g}".replace(".", "_")
-    high = _encode_optional(_convert_to_us, interval.high)
+    high = None if interval.high is None else interval.high / 1000
     return name, {"low": interval.low / 1000, "high": high, "note": estimate.note}
-
-
-def _encode_client_check(check: ClientCheck) -> Json:
-    return {"cpu_pct": check.cpu_share * 100, **_encode_fields(check, "cpu_share")}
-
-
-def _describe_host() -> Json:
-    """Return the machine that sent the load."""
-    return {
-        "cpu": processor_name(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "load": list(os.getloadavg()),
-    }
 
 
 def _encode_streaming(streaming: Streaming) -> Json:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tpx.perf.measure.verdict import BUSY_SHARE
-from tpx.perf.report.model import average_us, level_title, percentile_name, rate, usec
+from tpx.perf.report.model import average_us, percentile_name, rate, usec
 from tpx.perf.results import (
     ClientTimes,
     GpuFigures,
@@ -14,7 +14,6 @@ from tpx.perf.results import (
     MetricsFigures,
     OpenLoop,
     ServerBreakdown,
-    Streaming,
     Window,
 )
 from tpx.perf.statistics.intervals import CONFIDENCE
@@ -40,8 +39,9 @@ class Shown:
 
 def level_block(result: LevelResult, shown: Shown) -> str:
     """Return the text of one level, with the blank line that separates it from the next."""
-    title = level_title(result.level)
-    lines = [title] if title else []
+    kind = result.level.kind
+    # a user's own schedule has no title, as in perf_analyzer
+    lines = [kind.title.format(label=kind.label, value=result.level.value)] if kind.title else []
     if shown.verbose:
         lines += [_format_pass(i, w) for i, w in enumerate(result.windows, 1)]
     lines += ["  Client: ", f"    Request count: {result.requests}"]
@@ -132,11 +132,6 @@ def has_response_cache(server: ServerBreakdown) -> bool:
     return server.response_cache or any(has_response_cache(part) for part in server.composing)
 
 
-def composing_in_order(server: ServerBreakdown) -> list[ServerBreakdown]:
-    """Return the models of an ensemble sorted by name and version, as in perf_analyzer."""
-    return sorted(server.composing, key=lambda part: (part.model, part.version))
-
-
 def _format_model(server: ServerBreakdown, depth: int, *, caching: bool) -> list[str]:
     """Return the lines of a model and of those that it is composed of; `caching` holds for the whole tree."""
     margin = "  " * depth
@@ -166,7 +161,7 @@ def _format_model(server: ServerBreakdown, depth: int, *, caching: bool) -> list
         lines += [request, f"{margin}{margin}  Average Cache Hit Latency: {times.hit} usec", missed, ""]
     if server.composing:
         lines.append(f"{margin}Composing models: ")
-        for part in composing_in_order(server):
+        for part in sorted(server.composing, key=lambda part: (part.model, part.version)):
             lines.append(f"{margin}{part.model}, version: {part.version}")
             lines += _format_model(part, depth + 1, caching=caching)
     return lines
@@ -263,6 +258,35 @@ def extra_lines(result: LevelResult) -> list[str]:
 
 
 def _describe_result(result: LevelResult) -> Iterator[str]:
+    yield from _describe_certainty(result)
+    pace, total = result.open_loop, result.latency
+    if pace is not None and total is not None:
+        if waited_before(pace, total):
+            yield (
+                "Latency above counts from when requests were due; from when they were sent: "
+                f"{_summarize_latency(pace.service_latency)}"
+            )
+        if pace.skipped:
+            yield f"Not sent because they were late: {pace.skipped}"
+    if result.sessions is not None:
+        unsent = result.sessions.unsent_turns
+        missing = f", {unsent} turns not sent" if unsent else ""
+        yield f"Conversations: {result.sessions.finished} of {result.sessions.total} finished{missing}"
+    yield from map(_describe_member, result.members)
+    stream = result.streaming
+    if stream is not None and stream.inter_response is not None:
+        first = _summarize_latency(stream.first_response)
+        yield f"First response: {first}; latency above is the last one's"
+        yield f"Between responses: {_summarize_latency(stream.inter_response)}"
+        if stream.units:
+            yield f"Output tokens: {stream.units:,} ({rounded(stream.units_per_s)} per second)"
+    if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:
+        yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
+    if result.metrics is not None:
+        yield from _describe_metrics(result.metrics)
+
+
+def _describe_certainty(result: LevelResult) -> Iterator[str]:
     if result.wake_ups is not None:
         yield f"Wake-ups dominate: {result.wake_ups}"
     elif result.estimates is not None:
@@ -274,19 +298,6 @@ def _describe_result(result: LevelResult) -> Iterator[str]:
             tail = result.estimates.at(99.9)
             note = f" ({_shorten_note(tail.note)})" if tail is not None and tail.note else ""
             yield f"p99.9: {latency(result.latency.at(99.9))}{note}"
-    if result.open_loop is not None:
-        yield from _describe_pace(result.open_loop, result)
-    if result.sessions is not None:
-        unsent = result.sessions.unsent_turns
-        missing = f", {unsent} turns not sent" if unsent else ""
-        yield f"Conversations: {result.sessions.finished} of {result.sessions.total} finished{missing}"
-    yield from map(_describe_member, result.members)
-    if result.streaming is not None and result.streaming.inter_response is not None:
-        yield from _describe_streaming(result.streaming)
-    if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:
-        yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
-    if result.metrics is not None:
-        yield from _describe_metrics(result.metrics)
 
 
 def _describe_member(member: MemberFigures) -> str:
@@ -318,26 +329,6 @@ def _shorten_note(note: str) -> str:
 def waited_before(pace: OpenLoop, total: LatencySummary) -> bool:
     """Return True if requests noticeably waited before they were sent; `total` includes that time."""
     return total.at(99.0) > pace.service_latency.at(99.0) * (1 + NOTICED_DIFFERENCE)
-
-
-def _describe_pace(pace: OpenLoop, result: LevelResult) -> Iterator[str]:
-    if result.latency is None:
-        return
-    if waited_before(pace, result.latency):
-        yield (
-            "Latency above counts from when requests were due; from when they were sent: "
-            f"{_summarize_latency(pace.service_latency)}"
-        )
-    if pace.skipped:
-        yield f"Not sent because they were late: {pace.skipped}"
-
-
-def _describe_streaming(stream: Streaming) -> Iterator[str]:
-    yield f"First response: {_summarize_latency(stream.first_response)}; latency above is the last one's"
-    if stream.inter_response is not None:
-        yield f"Between responses: {_summarize_latency(stream.inter_response)}"
-    if stream.units:
-        yield f"Output tokens: {stream.units:,} ({rounded(stream.units_per_s)} per second)"
 
 
 def _describe_metrics(metrics: MetricsFigures) -> Iterator[str]:

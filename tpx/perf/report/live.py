@@ -170,21 +170,22 @@ def _render_gauge(
 def _render_server(server: ServerBreakdown, width: int) -> Text:
     """Return the server's times in the last window, as numbers and as a bar."""
     total = average_us(server.success_ns, server.success_count)
-    times = {
-        "queue": average_us(server.queue_ns, server.success_count),
-        "input": average_us(server.compute_input_ns, server.success_count),
-        "compute": average_us(server.compute_infer_ns, server.success_count),
-        "output": average_us(server.compute_output_ns, server.success_count),
-    }
-    times["rest"] = max(0, total - sum(times.values()))
-    line = Text.assemble(("  server ", "dim"), f"{total:,} us  ")
+    spent_ns = (
+        server.queue_ns, server.compute_input_ns, server.compute_infer_ns, server.compute_output_ns
+    )  # fmt: skip
+    known = [average_us(ns, server.success_count) for ns in spent_ns]
+    times = dict(zip((name for name, _ in _PARTS), (*known, max(0, total - sum(known))), strict=True))
+    line = Text.assemble(("  server ", "dim"), f"{latency(total * 1000)}  ")
     for name, style in _PARTS:
-        if times[name]:
-            line.append(f"{name} {times[name]:,}  ", style)
-    line.append(f"batch {server.mean_batch:.2f}  ", "dim")
-    available = min(40, width - line.cell_len)
+        # in the unit and to the last digit of the sum
+        text = f"{times[name]}" if total < 1000 else rounded(times[name] / 1000, total / 1000)
+        if float(text.replace(",", "")):
+            line.append(f"{name} {text}  ", style)
+    line.append(f"batch {server.mean_batch:.2f}", "dim")
+    available = min(40, width - line.cell_len - 2)
     whole = sum(times.values()) or 1
     if available > 10:
+        line.append("  ")
         drawn = through = 0
         for name, style in _PARTS:
             through += times[name]

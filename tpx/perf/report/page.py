@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from tpx import __version__
 from tpx.options import fields_of
-from tpx.perf.levels import LevelRange
 from tpx.perf.objectives import Assessment, Objective
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.console import answers_text
 from tpx.perf.report.level_text import waited_before
-from tpx.perf.report.model import Report, level_name, load_name, percentile_name, throughput
+from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
 from tpx.perf.report.plots import breakdown_of_levels, curve, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
 from tpx.perf.statistics.summaries import LatencySummary
@@ -22,6 +20,7 @@ from tpx.report.document import (
     DataTable,
     Document,
     Fact,
+    Group,
     Note,
     Section,
     Statement,
@@ -64,11 +63,7 @@ def build(report: Report, argv: Sequence[str]) -> Document:
             title="Where these figures come from",
             blocks=(
                 code(shlex.join(["tpx", "perf", *argv]), command=True),
-                *fact_groups(
-                    ("Target", _list_target_facts(report)),
-                    ("Client", _list_host_facts()),
-                    ("Options", _list_changed_options(config)),
-                ),
+                *_list_facts(report),
                 Note(text=_METHOD, style="small"),
             ),
         ),
@@ -109,7 +104,11 @@ def brief(report: Report) -> Document:
 def conclude(report: Report) -> Statement:
     """Return the verdict of a run on its objectives, its limit, or its figures alone."""
     if not any(r.requests for r in report.levels):
-        return Statement(badge="Nothing measured", tone="bad", sentence=_explain_no_result(report))
+        errors = [e for r in report.levels for e in r.errors]
+        reason = report.error or "no request ended while it was measured"
+        if errors:
+            reason = f"no request succeeded; the first failure: {errors[0].code}: {errors[0].message}"
+        return Statement(badge="Nothing measured", tone="bad", sentence=reason)
     detail, best = _describe_problems(report), report.best
     objectives = ", ".join(o.text for o in report.config.answers.slo)
     if objectives:
@@ -160,13 +159,6 @@ def _describe_problems(report: Report) -> str:
     return " ".join(parts)
 
 
-def _explain_no_result(report: Report) -> str:
-    errors = [e for r in report.levels for e in r.errors]
-    if errors:
-        return f"no request succeeded; the first failure: {errors[0].code}: {errors[0].message}"
-    return report.error or "no request ended while it was measured"
-
-
 def _build_charts(report: Report) -> list[Section]:
     levels = report.levels
     points = curve(levels, report.config.windows.latency_threshold, report.config.answers.slo)
@@ -208,20 +200,16 @@ def _build_tiles(best: LevelResult) -> tuple[Tile, ...]:
                 note = found.note.partition(" (")[0]
             elif found is not None:
                 note = f"95 %: {latency(found.interval.low)} to {latency(found.interval.high or 0)}"
-            tiles.append(
-                Tile(
-                    label=f"{percentile_name(percentile)} latency",
-                    figure=figure,
-                    unit=unit,
-                    note=note,
-                )
-            )
+            label = f"{percentile_name(percentile)} latency"
+            tiles.append(Tile(label=label, figure=figure, unit=unit, note=note))
     if best.server is not None and best.server.execution_count:
         batch = rounded(best.server.mean_batch)
         tiles.append(Tile(label="Mean batch", figure=batch, unit="", note="in the server"))
-    failed = sum(e.count for e in best.errors)
-    note = f"of {sum(w.requests + w.failed for w in best.windows):,} requests"
-    tiles.append(Tile(label="Failed", figure=f"{failed:,}", unit="", note=note, tone="bad" if failed else ""))
+    note, tone = (
+        f"of {sum(w.requests + w.failed for w in best.windows):,} requests",
+        "bad" * bool(best.failed),
+    )
+    tiles.append(Tile(label="Failed", figure=f"{best.failed:,}", unit="", note=note, tone=tone))
     return tuple(tiles)
 
 
@@ -240,38 +228,36 @@ def _list_remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _list_target_facts(report: Report) -> tuple[Fact, ...]:
+def _list_facts(report: Report) -> tuple[Group, ...]:
+    """Return the target, the client's machine, and the options that differ from their defaults."""
     model, config = report.model, report.config
-    facts = {
+    target = {
         "Server": f"{report.server.name} {report.server.version}",
         "Address": f"{config.address}, {config.target.protocol}",
-        "Model": " ".join(part for part in (model.name, config.target.model_version) if part),
+        "Model": f"{model.name} {config.target.model_version}".strip(),
         "Platform": model.platform,
         "Scheduler": model.scheduler,
         "Max batch": str(model.max_batch_size or ""),
     }
-    return tuple(Fact(label=label, value=value) for label, value in facts.items() if value)
-
-
-def _list_host_facts() -> tuple[Fact, ...]:
-    return (
-        Fact(label="Host", value=platform.node()),
-        Fact(label="Cores", value=str(os.cpu_count())),
-        Fact(label="Kernel", value=platform.release()),
-        Fact(label="Python", value=platform.python_version()),
-        Fact(label="tpx", value=__version__),
+    client = {
+        "Host": platform.node(),
+        "Cores": str(os.cpu_count()),
+        "Kernel": platform.release(),
+        "Python": platform.python_version(),
+        "tpx": __version__,
+    }
+    changed = {
+        field.flag: _format_value(value)
+        for field in fields_of(SessionSpec)
+        if (value := field.of(config)) != field.default and field.name not in ("model", "url")
+    }
+    groups = {"Target": {name: value for name, value in target.items() if value}, "Client": client}
+    return fact_groups(
+        *(
+            (title, [Fact(label=label, value=value) for label, value in facts.items()])
+            for title, facts in (groups | {"Options": changed}).items()
+        )
     )
-
-
-def _list_changed_options(config: SessionSpec) -> tuple[Fact, ...]:
-    """Return the options that differ from their defaults."""
-    out = []
-    for field in fields_of(SessionSpec):
-        value = field.of(config)
-        if value != field.default and field.name not in ("model", "url"):
-            shown = str(value) if isinstance(value, LevelRange) else _format_value(value)
-            out.append(Fact(label=field.flag, value=shown))
-    return tuple(out)
 
 
 def _format_value(value: object) -> str:
@@ -288,8 +274,8 @@ def levels_grid(report: Report) -> DataTable | None:
     if not report.levels:
         return None
     inside = report.config.service.service_kind == "inprocess"
-    shown = (50.0, 90.0, 95.0, 99.0, 99.9)
-    latencies: list[TableField[LevelResult]] = [_make_percentile_field(p, lambda r: r.latency) for p in shown]
+    shown = (None, 50.0, 90.0, 95.0, 99.0, 99.9)
+    latencies: list[TableField[LevelResult]] = [_make_latency_field(p, lambda r: r.latency) for p in shown]
 
     def verdict(result: LevelResult) -> str:
         return result.verdict.words + (", interrupted" if result.interrupted else "")
@@ -300,9 +286,8 @@ def levels_grid(report: Report) -> DataTable | None:
         [
             count(report.levels[0].level.kind.text.capitalize(), lambda r: r.level.value),
             quantity("infer/s", lambda r: r.throughput_infer_per_s),
-            duration("mean", lambda r: None if r.latency is None else r.latency.mean_ns),
             *latencies,
-            count("Failed", lambda r: sum(e.count for e in r.errors)),
+            count("Failed", lambda r: r.failed),
             quantity(
                 f"Client {'and engine ' if inside else ''}busy %", lambda r: r.client_busy * 100, minor=True
             ),
@@ -313,12 +298,15 @@ def levels_grid(report: Report) -> DataTable | None:
     )
 
 
-def _make_percentile_field(percentile: float, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
+def _make_latency_field(percentile: float | None, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
+    """Return a column of a percentile, or of the mean for None."""
+
     def value(record: R) -> float | None:
         latency = of(record)
         return None if latency is None else latency.at(percentile)
 
-    return duration(f"p{percentile:g}", value, minor=percentile in (95.0, 99.9))
+    name = "mean" if percentile is None else percentile_name(percentile)
+    return duration(name, value, minor=percentile in (95.0, 99.9))
 
 
 _Account = tuple[LevelResult, tuple[int, ServerBreakdown]]
@@ -370,7 +358,7 @@ def members_grid(report: Report) -> DataTable | None:
     """Return the figures of each model when several are measured at once."""
     records: list[tuple[LevelResult, MemberFigures]] = [(r, m) for r in report.levels for m in r.members]
     latencies: list[TableField[tuple[LevelResult, MemberFigures]]] = [
-        _make_percentile_field(p, lambda r: r[1].latency) for p in (50.0, 99.0)
+        _make_latency_field(p, lambda r: r[1].latency) for p in (50.0, 99.0)
     ]
     return table(
         "models",

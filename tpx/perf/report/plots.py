@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from tpx.perf.objectives import Objective
 from tpx.perf.report.model import level_name
-from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
+from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.statistics.summaries import quantiles
 from tpx.report.chart import STYLES, Axis, Chart, Dot, Line, Mark, Scale, format_mark, linear_scale
 from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.document import Picture
-from tpx.report.html import part_entry, render_svg
+from tpx.report.html import legend_entry, render_svg
 from tpx.report.layout import Tick
 
 CURVE = (50.0, 90.0, 99.0)
@@ -136,6 +136,7 @@ def timeline(levels: Sequence[LevelResult], what: str) -> Chart | None:
 
 def _build_timeline_line(result: LevelResult, begun: int, what: str) -> Line:
     dots = []
+    steady = result.verdict is not Verdict.UNSTABLE
     first_kept = len(result.windows) - result.kept_windows
     for i, window in enumerate(result.windows):
         value = window.throughput_infer_per_s
@@ -145,7 +146,7 @@ def _build_timeline_line(result: LevelResult, begun: int, what: str) -> Line:
             unit = "infer/s" if what == "throughput" else "ms"
             title = f"{level_name(result.level)}, window {i + 1}: {in_unit(value, unit)}"
             x = ((window.start_ns + window.end_ns) / 2 - begun) / 1e9
-            dots.append(Dot(x=x, y=value, title=title, stable=i >= first_kept))
+            dots.append(Dot(x=x, y=value, title=title, stable=steady and i >= first_kept))
     return Line(name=level_name(result.level), dots=tuple(dots))
 
 
@@ -179,38 +180,27 @@ def parts_of(result: LevelResult) -> tuple[Part, ...]:
     """
     if result.latency is None or result.client is None:
         return ()
-    total = result.latency.mean_ns
-    late = 0
-    if result.open_loop is not None:
-        late = max(0, total - result.open_loop.service_latency.mean_ns)
-    client = result.client.send_ns + result.client.receive_ns
-    wanted = [("late", late), ("client", client)]
+    left = result.latency.mean_ns
+    late = 0 if result.open_loop is None else left - result.open_loop.service_latency.mean_ns
+    wanted = [("late", late), ("client", result.client.send_ns + result.client.receive_ns)]
     if result.server is not None and result.server.success_count:
-        wanted += _list_server_times(result.server)
-    left = total
+        # over all requests, including those without a given stage
+        server, requests = result.server, result.server.success_count
+        stages = [
+            ("queue", server.queue_ns // requests),
+            ("infer", server.compute_infer_ns // requests),
+            ("input", server.compute_input_ns // requests),
+            ("output", server.compute_output_ns // requests),
+            ("cache", (server.cache_hit_ns + server.cache_miss_ns) // requests),
+        ]
+        wanted += [*stages, ("overhead", server.success_ns // requests - sum(ns for _, ns in stages))]
     parts = []
     for kind, duration in wanted:
         taken = min(max(0, duration), left)
         parts.append(Part(kind=kind, duration_ns=taken))
         left -= taken
     parts.append(Part(kind="network", duration_ns=left))
-    order = list(KINDS)
-    return tuple(sorted((p for p in parts if p.duration_ns), key=lambda part: order.index(part.kind)))
-
-
-def _list_server_times(server: ServerBreakdown) -> list[tuple[str, int]]:
-    """Return server times averaged over all requests, including those without a given stage."""
-    requests = server.success_count
-    cache_ns = (server.cache_hit_ns + server.cache_miss_ns) // requests
-    parts = [
-        ("queue", server.queue_ns // requests),
-        ("infer", server.compute_infer_ns // requests),
-        ("input", server.compute_input_ns // requests),
-        ("output", server.compute_output_ns // requests),
-        ("cache", cache_ns),
-    ]
-    rest = server.success_ns // requests - sum(ns for _, ns in parts)
-    return [*parts, ("overhead", rest)]
+    return tuple(p for kind in KINDS for p in parts if p.kind == kind and p.duration_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +274,11 @@ def breakdown_picture(key: str, named: Sequence[tuple[str, Sequence[Part]]]) -> 
         compact_svg=render_svg("breakdown.svg.j2", drawing=compact),
         description=f"Where the mean latency goes. {drawing.description}",
         width_px=drawing.frame.width,
-        legend=tuple(part_entry(kind, name, color) for kind, (name, color) in KINDS.items() if kind in shown),
+        legend=tuple(
+            legend_entry(name, kind=f"part {kind}", color=color)
+            for kind, (name, color) in KINDS.items()
+            if kind in shown
+        ),
     )
 
 

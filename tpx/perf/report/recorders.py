@@ -4,9 +4,9 @@ which genai-perf reads, with the inputs, outputs and times of each request.
 Both are written level by level, so that at most one level's records are in memory.
 """
 
-import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +20,15 @@ from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE
 from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.options import SessionSpec
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, LevelRecords, Piece, Recorder, Records
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Piece, Records, pieces
 from tpx.perf.results import Sections
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
 BUFFER_BYTES = 1 << 20
 
 
-class RecorderFile:
-    """The base of Recorders: a file that is written under a temporary name and renamed by `close`.
+class RecorderFile(ABC):
+    """A file of single requests, written under a temporary name and renamed by `close`.
 
     A device or a pipe is written directly. Raises MeasurementError if writing fails. `offset_ns`
     converts times to nanoseconds since 1970, by a clock that does not jump.
@@ -44,8 +44,12 @@ class RecorderFile:
         except OSError as exc:
             raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
-    def begin(self, records: Records) -> None:
-        """Do nothing: everything to be written is in the records."""
+    def begin(self, records: Records) -> None:  # noqa: B027 (optional to override)
+        """Prepare for a level whose rows will be in `records`."""
+
+    @abstractmethod
+    def record(self, level: MeasuredLevel) -> None:
+        """Write a finished level, whatever its result."""
 
     def write(self, data: bytes) -> None:
         try:
@@ -64,7 +68,7 @@ class RecorderFile:
 
     def abandon(self) -> None:
         """Remove the incomplete file."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._file.close()
         if not self._as_it_is:
             self._beside.unlink(missing_ok=True)
@@ -73,17 +77,22 @@ class RecorderFile:
 _TIMES = ("intended_ns", "start_ns", "sent_ns", "first_byte_ns", "end_ns")
 
 
-class JsonLines(RecorderFile):
-    """Implements Recorder: one line of JSON per request."""
+def _iter_pieces(level: MeasuredLevel) -> Iterator[Piece]:
+    """Yield the rows of all windows."""
+    return pieces(level.records, range(level.borders[0].index, level.last.index))
 
-    def record(self, level: LevelRecords) -> None:
-        for piece in level.pieces():
+
+class JsonLines(RecorderFile):
+    """One line of JSON per request."""
+
+    def record(self, level: MeasuredLevel) -> None:
+        for piece in _iter_pieces(level):
             self._write_piece(level, piece)
 
-    def _write_piece(self, level: LevelRecords, piece: Piece) -> None:
+    def _write_piece(self, level: MeasuredLevel, piece: Piece) -> None:
         rows, times = piece.rows, piece.times
         at = np.arange(piece.numbers.start, piece.numbers.stop)
-        windows = np.searchsorted(np.asarray(level.indices[1:]), at, "right").tolist()
+        windows = np.searchsorted([border.index for border in level.borders[1:]], at, "right").tolist()
         columns = {name: rows[name].tolist() for name in (*_TIMES, "status", "step", "sequence")}
         head = {"mode": level.level.mode, "value": level.level.value}
         for i in range(len(rows)):
@@ -93,7 +102,7 @@ class JsonLines(RecorderFile):
             status = columns["status"][i]
             line["ok"] = status == SUCCESS
             if status != SUCCESS:
-                failure = level.failures.get(status)
+                failure = level.ending.failures.get(status)
                 line["error"] = failure.code if failure is not None else str(status)
             if len(level.records.arrivals):
                 line["responses_ns"] = times.of_row(i, self.offset_ns)
@@ -105,10 +114,6 @@ class JsonLines(RecorderFile):
             self.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
 
-_EXPORTED_KINDS = {"inprocess": "triton_c_api"}
-"""perf_analyzer's names of service kinds, if they differ from ours."""
-
-
 class Recorders:
     """Implements Collector: passes each level to several recorders.
 
@@ -116,34 +121,22 @@ class Recorders:
     not the measurement.
     """
 
-    def __init__(self, recorders: Sequence[Recorder], problems: list[str]) -> None:
-        self._recorders = list(recorders)
+    def __init__(self, recorders: list[RecorderFile], problems: list[str]) -> None:
+        self._recorders = recorders
         self._problems = problems
 
     async def begin(self, load: Load) -> None:
         self._call_each(lambda recorder: recorder.begin(load.records))
 
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
-        level = LevelRecords(
-            level=measured.level,
-            records=load.records,
-            borders_ns=tuple(border.time_ns for border in measured.borders),
-            indices=tuple(border.index for border in measured.borders),
-            failures=measured.ending.failures,
-        )
-        self._call_each(lambda recorder: recorder.record(level))
+    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002 (`measured` has its rows)
+        self._call_each(lambda recorder: recorder.record(measured))
         return {}
 
     def close(self) -> None:
         """Complete the files."""
         self._call_each(lambda recorder: recorder.close())
 
-    def abandon(self) -> None:
-        """Remove the incomplete files."""
-        for recorder in self._recorders:
-            recorder.abandon()
-
-    def _call_each(self, call: Callable[[Recorder], None]) -> None:
+    def _call_each(self, call: Callable[[RecorderFile], None]) -> None:
         for recorder in list(self._recorders):
             try:
                 call(recorder)
@@ -162,10 +155,11 @@ def open_recorders(
     The files are complete when the context ends, except those listed in `problems`. If it ends with an
     error, no file is left.
     """
-    recorders: list[Recorder] = []
+    recorders: list[RecorderFile] = []
     if config.output.profile_export_file is not None and capture is not None:
-        kind = _EXPORTED_KINDS.get(config.service.service_kind, config.service.service_kind)
-        service = (kind, config.service.path)
+        kind = config.service.service_kind
+        # as perf_analyzer names it
+        service = ("triton_c_api" if kind == "inprocess" else kind, config.service.path)
         recorders.append(ProfileExport(config.output.profile_export_file, capture, service, offset_ns))
     if config.output.jsonl is not None:
         recorders.append(JsonLines(config.output.jsonl, offset_ns))
@@ -173,7 +167,8 @@ def open_recorders(
     try:
         yield every
     except BaseException:
-        every.abandon()
+        for recorder in recorders:
+            recorder.abandon()
         raise
     every.close()
 
@@ -183,7 +178,7 @@ WHOLE_TIME = (0, 2**64 - 1)
 
 
 class ProfileExport(RecorderFile):
-    """Implements Recorder: the profile export file."""
+    """The profile export file."""
 
     def __init__(self, path: Path, capture: Capture, service: tuple[str, str], offset_ns: int) -> None:
         """`service` is its kind and endpoint, as perf_analyzer names them."""
@@ -198,7 +193,7 @@ class ProfileExport(RecorderFile):
     def begin(self, records: Records) -> None:
         self._capture.begin(records)
 
-    def record(self, level: LevelRecords) -> None:
+    def record(self, level: MeasuredLevel) -> None:
         write = self.write
         write(b",{" if self._levels else b"{")
         self._levels += 1
@@ -212,7 +207,7 @@ class ProfileExport(RecorderFile):
         for request in self._iter_requests(level):
             write(separator + request)
             separator = b","
-        boundaries = [t + self.offset_ns for t in level.borders_ns]
+        boundaries = [border.time_ns + self.offset_ns for border in level.borders]
         if kind is PERIODIC_CONCURRENCY:
             boundaries = list(WHOLE_TIME)
         write(b'],"window_boundaries":' + orjson.dumps(boundaries) + b"}")
@@ -224,8 +219,8 @@ class ProfileExport(RecorderFile):
         self.write(b"]," + orjson.dumps(tail | additions)[1:])
         super().close()
 
-    def _iter_requests(self, level: LevelRecords) -> Iterator[bytes]:
-        for piece in level.pieces():
+    def _iter_requests(self, level: MeasuredLevel) -> Iterator[bytes]:
+        for piece in _iter_pieces(level):
             numbers, times = piece.numbers, piece.times
             stored = self._capture.stored(numbers)
             columns = (piece.rows[name].tolist() for name in ("status", "start_ns", "sequence"))

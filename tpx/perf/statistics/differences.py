@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpx.perf.statistics.intervals import normal_quantile, normal_two_sided, t_quantile, widening
+from tpx.perf.statistics.intervals import normal_quantile, t_quantile, widening
 from tpx.perf.statistics.summaries import BINS_PER_OCTAVE, Batches, Floats, quantiles
 from tpx.protocol.tensors import Array
 
@@ -73,12 +73,6 @@ def deviations(
     return widened
 
 
-def dependence(batches: Batches, figure: Figure) -> float:
-    """Return the factor by which correlation between neighboring batches understates the spread."""
-    alone = by_batch(batches, figure)
-    return widening(alone - alone.mean())
-
-
 def change(
     first: Batches,
     second: Batches,
@@ -87,15 +81,20 @@ def change(
     confidence: float,
     rng: np.random.Generator,
     resamples: int = RESAMPLES,
+    values: tuple[float, float] | None = None,
 ) -> Change:
-    """Return the change of a figure between two measurements, relative to the first."""
-    before, after = (float(figure(b, np.ones((1, b.count)))[0]) for b in (first, second))
+    """Return the change of a figure between two measurements, relative to the first.
+
+    `values` are the figure's values without the error of the bins, if they are known.
+    """
+    before, after = values or (float(figure(b, np.ones((1, b.count)))[0]) for b in (first, second))
     observed = float(np.log(after / before))
     chance = deviations(second, figure, confidence, resamples, rng) - deviations(
         first, figure, confidence, resamples, rng
     )
-    # assume that both are as dependent as the more dependent of the two
-    chance *= max(dependence(first, figure), dependence(second, figure))
+    # correlation between neighboring batches understates the spread: assume the more dependent of the two
+    alone = [by_batch(batches, figure) for batches in (first, second)]
+    chance *= max(widening(values - values.mean()) for values in alone)
     if figure is not rate_figure:
         # the bins of a histogram hide up to half a bin in either direction, in terms of the logarithm
         chance += rng.uniform(-0.5, 0.5, resamples) * np.log(2) / BINS_PER_OCTAVE
@@ -128,7 +127,7 @@ def mann_whitney(first: Array, second: Array) -> float:
     variance = n * m / 12 * (total + 1 - ties)
     if variance <= 0:
         return 1.0
-    return normal_two_sided(max(0.0, abs(u - n * m / 2) - 0.5) / math.sqrt(variance))
+    return math.erfc(max(0.0, abs(u - n * m / 2) - 0.5) / math.sqrt(2 * variance))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -14,20 +14,13 @@ import numpy as np
 
 from tpx.protocol.tensors import Array
 
-_NORMAL = NormalDist()
 _TINY = 1e-300
 _PRECISION = 1e-14
 _MAX_STEPS = 20_000
 
 
-def normal_quantile(probability: float) -> float:
-    """Return the quantile z of the standard normal distribution."""
-    return _NORMAL.inv_cdf(probability)
-
-
-def normal_two_sided(z: float) -> float:
-    """Return the probability that a standard normal variable deviates by at least |z|."""
-    return math.erfc(abs(z) / math.sqrt(2))
+normal_quantile = NormalDist().inv_cdf
+"""Returns the quantile z of the standard normal distribution."""
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
@@ -228,11 +221,7 @@ def too_few(percentile: float, count: int, effect: float = 1.0) -> str:
 
 
 def quantile_interval(
-    ordered: Array,
-    value: float,
-    probability: float,
-    effect: float = 1.0,
-    confidence: float = CONFIDENCE,
+    ordered: Array, value: float, probability: float, effect: float = 1.0, confidence: float = CONFIDENCE
 ) -> Interval:
     """Return the interval of a quantile of sorted values; `effect` is their design effect.
 

@@ -10,8 +10,8 @@ import pytest
 from tests.answering import no_http
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
-from tpx.analyzer.preflight import MISSING_MODEL, Check, CheckState, check_machine, check_models, check_remote
 from tpx.cli.analyze import main
+from tpx.cli.analyze_doctor import MISSING_MODEL, Check, CheckState, check_machine, check_models, check_remote
 from tpx.errors import MeasurementError
 from tpx.options import build
 from tpx.perf.clients.model import IndexEntry

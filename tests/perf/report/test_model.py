@@ -8,9 +8,8 @@ from tests.perf.conftest import make_level, make_window
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.console import settings_block, summary
 from tpx.perf.report.level_text import Shown, level_block
-from tpx.perf.report.model import rate
+from tpx.perf.report.model import rate, settings_block, summary
 from tpx.perf.results import ErrorCount, LevelResult, ServerBreakdown, Verdict
 
 LEVEL = """\
