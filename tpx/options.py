@@ -195,11 +195,12 @@ def check_range(
 
 def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
     """Return a parser of one of these words in any case; `message` has a place for the refused word."""
+    known = {choice.lower(): choice for choice in choices}
 
     def parse(text: str) -> str:
-        if text.lower() not in choices:
+        if text.lower() not in known:
             refuse(flag, message.format(text))
-        return text.lower()
+        return known[text.lower()]
 
     return parse
 

@@ -38,6 +38,12 @@ def address_of(node: int) -> str:
     return f"{SUBNET}.{10 + node}"
 
 
+def pids_of(node: int) -> list[int]:
+    """Return the processes in a node's namespace; none without a namespace."""
+    words = ("ip", "netns", "pids", f"tpxt{node}")
+    return [int(pid) for pid in subprocess.run(words, check=False, capture_output=True).stdout.split()]
+
+
 def sh(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True, timeout=60)
 
@@ -80,10 +86,7 @@ class Network:
 
     def kill_node(self, node: int) -> None:
         """End all of a node at once, as a power cut does."""
-        pids = subprocess.run(
-            ["ip", "netns", "pids", f"tpxt{node}"], capture_output=True, text=True, check=True
-        )
-        for pid in map(int, pids.stdout.split()):
+        for pid in pids_of(node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.nodes.pop(node, None)
@@ -126,6 +129,9 @@ def _ray_processes() -> set[int]:
 @contextlib.contextmanager
 def network() -> Iterator[Network]:
     """Make the namespaces and start Ray in them; all is gone afterwards."""
+    running = [pid for node in (1, 2, 3) for pid in pids_of(node)]
+    assert not running, f"processes {running} of another run are in the namespaces"
+    _remove_namespaces()  # of a run that was killed
     sh("ip", "link", "add", "tpxtbr", "type", "bridge")
     try:
         sh("ip", "addr", "add", f"{HEAD}/24", "dev", "tpxtbr")
@@ -142,10 +148,7 @@ def network() -> Iterator[Network]:
             finally:
                 made.close()
     finally:
-        for node in (1, 2, 3):
-            for words in (("ip", "link", "del", f"tpxtv{node}"), ("ip", "netns", "del", f"tpxt{node}")):
-                subprocess.run(words, check=False, capture_output=True)
-        sh("ip", "link", "del", "tpxtbr")
+        _remove_namespaces()
 
 
 @contextlib.contextmanager
@@ -180,6 +183,14 @@ def _add_namespace(node: int) -> None:
     sh("ip", "-n", name, "addr", "add", f"{address_of(node)}/24", "dev", "eth0")
     sh("ip", "-n", name, "link", "set", "eth0", "up")
     sh("ip", "-n", name, "link", "set", "lo", "up")
+
+
+def _remove_namespaces() -> None:
+    """Remove the namespaces and links that exist."""
+    for node in (1, 2, 3):
+        for words in (("ip", "link", "del", f"tpxtv{node}"), ("ip", "netns", "del", f"tpxt{node}")):
+            subprocess.run(words, check=False, capture_output=True)
+    subprocess.run(("ip", "link", "del", "tpxtbr"), check=False, capture_output=True)
 
 
 def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+
+from tests.waiting import eventually
 
 FRONTENDS = int(os.environ.get("TPX_TEST_FRONTENDS", "0"))
 """Processes of frontends that every server has: `make test-frontends` runs these tests with some."""
@@ -53,6 +55,8 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._said = threading.Condition()
+        self._reading = 2
         self.out: list[str] = []
         self.err: list[str] = []
         self._readers = [
@@ -62,10 +66,14 @@ class Child:
         for reader in self._readers:
             reader.start()
 
-    @staticmethod
-    def _read(stream: "Iterator[str]", lines: list[str]) -> None:
+    def _read(self, stream: "Iterator[str]", lines: list[str]) -> None:
         for line in stream:
-            lines.append(line.rstrip("\n"))  # noqa: PERF401 (others read the list meanwhile)
+            with self._said:
+                lines.append(line.rstrip("\n"))
+                self._said.notify_all()
+        with self._said:
+            self._reading -= 1
+            self._said.notify_all()
 
     @property
     def pid(self) -> int:
@@ -91,14 +99,16 @@ class Child:
 
     def wait_for(self, pattern: str, timeout_s: float = 60) -> "re.Match[str]":
         """Wait until the output matches."""
-        ends = time.perf_counter() + timeout_s
-        while True:
-            found = re.search(pattern, self.text)
-            if found is not None:
-                return found
-            assert time.perf_counter() < ends, f"no {pattern!r} in:\n{self.text}"
-            assert self._process.poll() is None or self.ended(0.2) is None, f"ended without:\n{self.text}"
-            time.sleep(0.005)
+        found: list[re.Match[str]] = []
+
+        def said() -> bool:
+            found.extend(re.finditer(pattern, self.text))
+            return bool(found) or not self._reading
+
+        with self._said:
+            self._said.wait_for(said, timeout_s)
+        assert found, f"no {pattern!r} in:\n{self.text}"
+        return found[0]
 
     def ready(self) -> "Child":
         self.wait_for(r"is ready")
@@ -154,3 +164,15 @@ def serve(
         yield child
     finally:
         child.close()
+
+
+def until_waiting(child: Child, model: str, count: int) -> None:
+    """So many requests to a model have come, and no instance has begun them."""
+    address = f"http://127.0.0.1:{child.port('Metrics Service')}/metrics"
+    line = f'nv_inference_pending_request_count{{model="{model}",version="1"}} {count}'
+
+    def there() -> bool:
+        with urllib.request.urlopen(address, timeout=10) as page:
+            return line in page.read().decode().splitlines()
+
+    eventually(there)

@@ -3,13 +3,14 @@
 import json
 import socket
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import eventually
 
 CONFIG = """
 global: {{ scrape_interval: 1s, scrape_timeout: 1s }}
@@ -40,19 +41,22 @@ class Prometheus:
         assert len(found) <= 1, found
         return float(found[0]["value"][1]) if found else None
 
-    def wait_for(self, query: str, wanted: float, timeout_s: float = 20) -> None:
+    def wait_for(self, query: str, wanted: float) -> None:
         """Wait until a query has a value."""
-        ends = time.perf_counter() + timeout_s
-        got: Any = None
-        while time.perf_counter() < ends:
+        got: list[object] = []
+
+        def there() -> bool:
             try:
-                got = self.value(query)
+                got.append(self.value(query))
             except OSError as exc:  # it does not listen yet
-                got = exc
-            if got == wanted:
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"{query} is {got}, not {wanted}; it said:\n{self._log.read_text()}")
+                got.append(exc)
+            return got[-1] == wanted
+
+        try:
+            eventually(there)
+        except AssertionError as exc:
+            said = self._log.read_text()
+            raise AssertionError(f"{query} is {got[-1]}, not {wanted}; it said:\n{said}") from exc
 
 
 def free_port() -> int:

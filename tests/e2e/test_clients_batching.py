@@ -16,10 +16,10 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.batching_models import OPTIONAL, RAGGED, gated, optional, ragged, slow
-from tests.serving.frontends.streams import eventually
 from tests.serving.gated import GATE, installed
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.child import Child, serve, tpx
+from tests.e2e.child import Child, serve
 from tests.serving import onnx_files
 from tests.serving.repository.controlled import times, write
 
@@ -123,25 +123,6 @@ def test_repositories_may_have_models_of_one_name_if_told_so(tmp_path: Path) -> 
         assert child.stop() == 0
         rows = [line.split()[1] for line in child.out if "| READY" in line]
         assert rows == [f"{path}::net" for path in places]
-
-
-def test_the_words_of_model_control(tmp_path: Path) -> None:
-    write(tmp_path, 2)
-    for words, why in [
-        (("--load-model=net",), "Use of '--load-model' requires setting '--model-control-mode=explicit'"),
-        (
-            ("--model-control-mode=explicit", "--load-model=*", "--load-model=net"),
-            "Wildcard model name '*' must be the ONLY startup model if specified at all.",
-        ),
-        (("--model-control-mode=explicit", "--load-model=absent"), "failed to load all models: absent"),
-        (("--model-config-name=",), "empty argument for --model-config-name"),
-        (("--model-config-name=a b",), "no spaces and no slashes"),
-        (("--model-config-name=../a",), "no spaces and no slashes"),
-        (("--model-control-mode=always",), "expected one of: none, poll, explicit"),
-    ]:
-        done = tpx("serve", "--model-repository", str(tmp_path), "--http-port=0", *words)
-        assert done.returncode == 1
-        assert why in done.stderr
 
 
 def test_a_server_goes_on_without_the_models_that_failed_if_told_so(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.child import serve
+from tests.waiting import eventually, until
 from tpx.errors import ResponseError, WireError
 from tpx.examples import write
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
@@ -54,14 +55,11 @@ async def load_through_a_change(call: Call, leave: Callable[[], None], gone: Cal
     async with asyncio.TaskGroup() as group:
         for _ in range(CALLERS):
             group.create_task(caller())
-        while done < 200:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: done >= 200)
         leave()
-        while not await asyncio.to_thread(gone):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(eventually, gone)
         before = done
-        while done < before + 200:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: done >= before + 200)
         stopping = True
     return done
 

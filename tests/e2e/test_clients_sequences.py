@@ -15,9 +15,9 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import accumulator, write_model
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 

@@ -15,8 +15,8 @@ import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.child import Child, serve
-from tests.serving.frontends.streams import eventually
 from tests.serving.onnx_files import doubling, write_model
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 

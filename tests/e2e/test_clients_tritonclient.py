@@ -1,9 +1,11 @@
-"""The client library that Triton's users have, blocking, over HTTP and gRPC."""
+"""The client library that Triton's users have: over HTTP and gRPC, blocking and with asyncio."""
 
+import asyncio
+import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -11,26 +13,60 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tritonclient.grpc
+import tritonclient.grpc.aio
 import tritonclient.http
+import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.child import Child
+from tests.e2e.child import Child, until_waiting
 from tests.e2e.foreign import SAMPLES, same
 
 pytestmark = pytest.mark.e2e
 
 Array = npt.NDArray[Any]
 ROWS = np.arange(1, 33, dtype=np.float32).reshape(2, 16)
-STATUS = {"http": {"INVALID_ARGUMENT": "400", "NOT_FOUND": "404"}, "grpc": {}}
+STATUS = {"INVALID_ARGUMENT": "400", "NOT_FOUND": "404"}
+
+
+MODULES: dict[str, ModuleType] = {
+    "http": tritonclient.http,
+    "http.aio": tritonclient.http.aio,
+    "grpc": tritonclient.grpc,
+    "grpc.aio": tritonclient.grpc.aio,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """One of the two modules, which are spelled alike, and a client of it."""
+    """One of the four modules, which are spelled alike, and a client of it."""
 
     name: str
-    module: ModuleType
     client: Any
+    runner: asyncio.Runner
+
+    @property
+    def module(self) -> ModuleType:
+        return MODULES[self.name]
+
+    @property
+    def is_grpc(self) -> bool:
+        return self.name.startswith("grpc")
+
+    def status(self, code: str) -> str:
+        """What an exception has for this code of gRPC's."""
+        return f"StatusCode.{code}" if self.is_grpc else STATUS[code]
+
+    def call(self, verb: str, *words: Any, **options: Any) -> Any:
+        """Call a method of the client and wait for what it returns."""
+
+        async def finish(answer: Any) -> Any:
+            return await asyncio.wait_for(answer, 30)
+
+        answer = getattr(self.client, verb)(*words, **options)
+        return self.runner.run(finish(answer)) if inspect.isawaitable(answer) else answer
+
+    def infer(self, model: str, inputs: Sequence[Any], **options: Any) -> Any:
+        return self.call("infer", model, inputs, **options)
 
     def input(self, name: str, array: Array, datatype: str = "FP32", **how: bool) -> Any:
         return self.module.InferInput(name, array.shape, datatype).set_data_from_numpy(array, **how)
@@ -40,12 +76,11 @@ class Library:
 
     def add_sub(self, **options: Any) -> Any:
         inputs = [self.input("INPUT0", ROWS), self.input("INPUT1", ROWS * 2)]
-        return self.client.infer("add_sub", inputs, **options)
+        return self.infer("add_sub", inputs, **options)
 
     def description(self, verb: str, *words: str) -> Any:
         """What a verb that describes something answers, as an object."""
-        call = getattr(self.client, verb)
-        return call(*words, as_json=True) if self.name == "grpc" else call(*words)
+        return self.call(verb, *words, **({"as_json": True} if self.is_grpc else {}))
 
     def success_count(self, model: str) -> int:
         statistics = self.description("get_inference_statistics", model)["model_stats"][0]
@@ -53,20 +88,45 @@ class Library:
 
 
 @pytest.fixture(scope="module")
-def over_http(http_address: str) -> Iterator[Library]:
-    with tritonclient.http.InferenceServerClient(http_address, concurrency=8) as client:
-        yield Library(name="http", module=tritonclient.http, client=client)
+def libraries(http_address: str, grpc_address: str) -> Iterator[Mapping[str, Library]]:
+    """A client of each module; those of asyncio share a loop."""
+
+    async def connect(name: str, **options: Any) -> Any:
+        address = grpc_address if name.startswith("grpc") else http_address
+        return MODULES[name].InferenceServerClient(address, **options)
+
+    with asyncio.Runner() as runner:
+        made = {
+            name: Library(
+                name=name,
+                client=runner.run(connect(name, **({"concurrency": 8} if name == "http" else {}))),
+                runner=runner,
+            )
+            for name in MODULES
+        }
+        yield made
+        for library in made.values():
+            library.call("close")
 
 
-@pytest.fixture(scope="module")
-def over_grpc(grpc_address: str) -> Iterator[Library]:
-    with tritonclient.grpc.InferenceServerClient(grpc_address) as client:
-        yield Library(name="grpc", module=tritonclient.grpc, client=client)
+@pytest.fixture(params=MODULES)
+def library(request: pytest.FixtureRequest, libraries: Mapping[str, Library]) -> Library:
+    return libraries[request.param]
 
 
-@pytest.fixture(params=["http", "grpc"])
-def library(request: pytest.FixtureRequest, over_http: Library, over_grpc: Library) -> Library:
-    return over_http if request.param == "http" else over_grpc
+@pytest.fixture(params=["http", "http.aio"])
+def over_http(request: pytest.FixtureRequest, libraries: Mapping[str, Library]) -> Library:
+    return libraries[request.param]
+
+
+@pytest.fixture(params=["grpc", "grpc.aio"])
+def over_grpc(request: pytest.FixtureRequest, libraries: Mapping[str, Library]) -> Library:
+    return libraries[request.param]
+
+
+@pytest.fixture(params=["http.aio", "grpc.aio"])
+def over_asyncio(request: pytest.FixtureRequest, libraries: Mapping[str, Library]) -> Library:
+    return libraries[request.param]
 
 
 # every datatype
@@ -75,7 +135,7 @@ def library(request: pytest.FixtureRequest, over_http: Library, over_grpc: Libra
 @pytest.mark.parametrize("datatype", SAMPLES)
 def test_every_datatype_comes_back_bit_for_bit(library: Library, datatype: str) -> None:
     sent = SAMPLES[datatype]
-    answer = library.client.infer(f"echo_{datatype.lower()}", [library.input("x", sent, datatype)])
+    answer = library.infer(f"echo_{datatype.lower()}", [library.input("x", sent, datatype)])
     assert same(answer.as_numpy("y"), sent)
 
 
@@ -87,7 +147,7 @@ def test_every_datatype_that_json_has_comes_back_from_it(
     sent = SAMPLES[datatype]
     if datatype == "BYTES":
         sent = np.array([["", "ünïcödé 日本", 'quote " and \\', "x" * 5000]], dtype=np.object_)
-    answer = over_http.client.infer(
+    answer = over_http.infer(
         f"echo_{datatype.lower()}",
         [over_http.input("x", sent, datatype, binary_data=False)],
         outputs=[over_http.output("y", binary_data=not answer_is_json)],
@@ -104,7 +164,7 @@ def test_every_datatype_that_json_has_comes_back_from_it(
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_halves_are_refused_in_a_json_answer(over_http: Library, datatype: str) -> None:
     with pytest.raises(InferenceServerException, match=f"sending {datatype} data via JSON") as refused:
-        over_http.client.infer(
+        over_http.infer(
             f"echo_{datatype.lower()}",
             [over_http.input("x", SAMPLES[datatype], datatype)],
             outputs=[over_http.output("y", binary_data=False)],
@@ -117,7 +177,7 @@ def test_halves_are_refused_in_a_json_answer(over_http: Library, datatype: str) 
 def test_json_and_binary_tensors_mix_in_one_request_and_one_answer(
     over_http: Library, first: bool, second: bool
 ) -> None:
-    answer = over_http.client.infer(
+    answer = over_http.infer(
         "add_sub",
         [
             over_http.input("INPUT0", ROWS, binary_data=first),
@@ -163,9 +223,9 @@ def test_classification_gives_the_best_classes_and_their_labels(library: Library
     digits = np.zeros((2, 1, 8, 8), dtype=np.float32)
     digits[1, 0, 1:7, 3:5] = 16
     inputs = [library.input("image", digits)]
-    all_of_them = library.client.infer("mnist", inputs).as_numpy("probabilities")
+    all_of_them = library.infer("mnist", inputs).as_numpy("probabilities")
     asked = [library.output("probabilities", class_count=3)]
-    answer = library.client.infer("mnist", inputs, outputs=asked).as_numpy("probabilities")
+    answer = library.infer("mnist", inputs, outputs=asked).as_numpy("probabilities")
     names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     assert answer.shape == (2, 3)
     for row, probabilities in zip(answer, all_of_them, strict=True):
@@ -189,7 +249,7 @@ def test_compressed_bodies_both_ways_over_http(
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
 def test_compressed_messages_over_grpc(over_grpc: Library, algorithm: str) -> None:
     image = np.tile(np.arange(1000, dtype=np.float32), 150).reshape(1, -1)
-    answer = over_grpc.client.infer(
+    answer = over_grpc.infer(
         "large", [over_grpc.input("x", image)], compression_algorithm=algorithm, client_timeout=20
     )
     assert same(answer.as_numpy("y"), image)
@@ -202,24 +262,29 @@ def test_compressed_messages_over_grpc(over_grpc: Library, algorithm: str) -> No
 def test_a_deadline_over_grpc_ends_the_call_and_not_the_server(over_grpc: Library, model: str) -> None:
     inputs = [over_grpc.input("x", np.array([[1, 2]], dtype=np.float32))]
     with pytest.raises(InferenceServerException) as late:
-        over_grpc.client.infer(model, inputs, client_timeout=0.05)
+        over_grpc.infer(model, inputs, client_timeout=0.05)
     assert late.value.status() == "StatusCode.DEADLINE_EXCEEDED"
-    answer = over_grpc.client.infer(model, inputs, client_timeout=20)
+    answer = over_grpc.infer(model, inputs, client_timeout=20)
     assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
 
 
 def test_a_client_over_http_that_gives_up_disturbs_nobody(http_address: str, over_http: Library) -> None:
     inputs = [over_http.input("x", np.array([[1, 2]], dtype=np.float32))]
-    with (
-        tritonclient.http.InferenceServerClient(http_address, network_timeout=0.1) as client,
-        pytest.raises(TimeoutError),
-    ):
-        client.infer("patient", inputs)
-    answer = over_http.client.infer("patient", inputs)
+    option = {"http": "network_timeout", "http.aio": "conn_timeout"}[over_http.name]
+
+    async def impatient() -> Any:
+        return over_http.module.InferenceServerClient(http_address, **{option: 0.1})
+
+    hasty = replace(over_http, client=over_http.runner.run(impatient()))
+    with pytest.raises(TimeoutError):
+        hasty.infer("patient", inputs)
+    hasty.call("close")
+    answer = over_http.infer("patient", inputs)
     assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
 
 
-def test_callbacks_bring_every_answer_to_its_question(over_grpc: Library) -> None:
+def test_callbacks_bring_every_answer_to_its_question(libraries: Mapping[str, Library]) -> None:
+    over_grpc = libraries["grpc"]
     answers: dict[int, Any] = {}
     complete = threading.Event()
 
@@ -238,7 +303,8 @@ def test_callbacks_bring_every_answer_to_its_question(over_grpc: Library) -> Non
     assert all(same(answers[number], ROWS + number) for number in range(100))
 
 
-def test_many_requests_are_in_flight_over_http_at_once(over_http: Library) -> None:
+def test_many_requests_are_in_flight_over_http_at_once(libraries: Mapping[str, Library]) -> None:
+    over_http = libraries["http"]
     pending = [
         over_http.client.async_infer("identity", [over_http.input("INPUT0", ROWS + number)])
         for number in range(100)
@@ -247,7 +313,8 @@ def test_many_requests_are_in_flight_over_http_at_once(over_http: Library) -> No
     assert all(same(answer, ROWS + number) for number, answer in enumerate(answers))
 
 
-def test_a_cancelled_call_ends_at_once_and_is_not_computed(over_grpc: Library) -> None:
+def test_a_cancelled_call_ends_at_once_and_is_not_computed(libraries: Mapping[str, Library]) -> None:
+    over_grpc = libraries["grpc"]
     inputs = [over_grpc.input("x", np.array([[1, 2]], dtype=np.float32))]
     before = over_grpc.success_count("patient")
     outcome: list[Any] = []
@@ -262,22 +329,38 @@ def test_a_cancelled_call_ends_at_once_and_is_not_computed(over_grpc: Library) -
     call.cancel()
     assert done.wait(20)
     assert outcome[0].status() == "StatusCode.CANCELLED"
-    answer = over_grpc.client.infer("patient", inputs, client_timeout=20)
+    answer = over_grpc.infer("patient", inputs, client_timeout=20)
     assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
     assert over_grpc.success_count("patient") == before + 1
+
+
+def test_a_cancelled_task_ends_at_once_and_is_not_computed(over_asyncio: Library, server: Child) -> None:
+    inputs = [over_asyncio.input("x", np.array([[1, 2]], dtype=np.float32))]
+    before = over_asyncio.success_count("patient")
+
+    async def cancel() -> None:
+        task = asyncio.create_task(over_asyncio.client.infer("patient", inputs))
+        await asyncio.to_thread(until_waiting, server, "patient", 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 20)
+
+    over_asyncio.runner.run(cancel())
+    answer = over_asyncio.infer("patient", inputs)
+    assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
+    assert over_asyncio.success_count("patient") == before + 1
 
 
 # what the server says of itself
 
 
 def test_health(library: Library) -> None:
-    client = library.client
-    assert client.is_server_live()
-    assert client.is_server_ready()
-    assert client.is_model_ready("add_sub")
-    assert client.is_model_ready("add_sub", "1")
-    assert not client.is_model_ready("add_sub", "2")
-    assert not client.is_model_ready("nobody")
+    assert library.call("is_server_live")
+    assert library.call("is_server_ready")
+    assert library.call("is_model_ready", "add_sub")
+    assert library.call("is_model_ready", "add_sub", "1")
+    assert not library.call("is_model_ready", "add_sub", "2")
+    assert not library.call("is_model_ready", "nobody")
 
 
 def test_metadata_of_server_and_models(library: Library) -> None:
@@ -295,7 +378,7 @@ def test_metadata_of_server_and_models(library: Library) -> None:
 
 def test_the_configuration_says_what_was_completed(library: Library) -> None:
     answer = library.description("get_model_config", "identity")
-    config = answer["config"] if library.name == "grpc" else answer
+    config = answer["config"] if library.is_grpc else answer
     assert (config["name"], config["backend"], int(config["max_batch_size"])) == (
         "identity",
         "onnxruntime",
@@ -318,7 +401,7 @@ def test_statistics_count_what_was_asked(library: Library) -> None:
 
 def test_the_index_lists_every_model(library: Library) -> None:
     answer = library.description("get_model_repository_index")
-    index = {entry["name"]: entry for entry in (answer["models"] if library.name == "grpc" else answer)}
+    index = {entry["name"]: entry for entry in (answer["models"] if library.is_grpc else answer)}
     assert {"add_sub", "identity", "mnist", "busy", "echo_bytes"} <= set(index)
     assert all((entry["version"], entry["state"]) == ("1", "READY") for entry in index.values())
 
@@ -332,8 +415,8 @@ def test_an_unknown_model_or_version_is_named(library: Library) -> None:
         ("identity", "9", "unknown model: 'identity' version 9 is not found"),
     ):
         with pytest.raises(InferenceServerException, match=words) as refused:
-            library.client.infer(model, [library.input("INPUT0", ROWS)], model_version=version)
-        assert refused.value.status() == STATUS[library.name].get("NOT_FOUND", "StatusCode.NOT_FOUND")
+            library.infer(model, [library.input("INPUT0", ROWS)], model_version=version)
+        assert refused.value.status() == library.status("NOT_FOUND")
 
 
 WRONG_INPUTS = {
@@ -348,10 +431,9 @@ WRONG_INPUTS = {
 def test_a_wrong_input_is_refused_with_what_is_wrong(library: Library, wrong: str) -> None:
     name, array, datatype, words = WRONG_INPUTS[wrong]
     with pytest.raises(InferenceServerException, match=words) as refused:
-        library.client.infer("identity", [library.input(name, array, datatype)])
-    expected = STATUS[library.name].get("INVALID_ARGUMENT", "StatusCode.INVALID_ARGUMENT")
-    assert refused.value.status() == expected
-    assert library.client.is_server_live()
+        library.infer("identity", [library.input(name, array, datatype)])
+    assert refused.value.status() == library.status("INVALID_ARGUMENT")
+    assert library.call("is_server_live")
 
 
 def test_an_unknown_output_is_named(library: Library) -> None:
@@ -371,8 +453,8 @@ def ask(library: Library, thread: int) -> int:
         first = np.full((1 + number % 3, 16), thread * 1000 + number, dtype=np.float32)
         second = np.full_like(first, number)
         inputs = [library.input("INPUT0", first), library.input("INPUT1", second)]
-        answer = library.client.infer("add_sub", inputs, request_id=f"{thread}-{number}")
-        echo = library.client.infer("identity", [library.input("INPUT0", first)])
+        answer = library.infer("add_sub", inputs, request_id=f"{thread}-{number}")
+        echo = library.infer("identity", [library.input("INPUT0", first)])
         right += (
             same(answer.as_numpy("OUTPUT0"), first + second)
             and same(answer.as_numpy("OUTPUT1"), first - second)
@@ -381,18 +463,38 @@ def ask(library: Library, thread: int) -> int:
     return right
 
 
-def test_many_threads_get_their_own_answers_over_grpc(over_grpc: Library, server: Child) -> None:
+def test_many_threads_get_their_own_answers_over_grpc(
+    libraries: Mapping[str, Library], server: Child
+) -> None:
+    over_grpc = libraries["grpc"]
     with ThreadPoolExecutor(THREADS) as pool:
         right = list(pool.map(lambda thread: ask(over_grpc, thread), range(THREADS)))
     assert right == [ROUNDS] * THREADS
     assert server.err == []
 
 
-def test_many_threads_get_their_own_answers_over_http(http_address: str, server: Child) -> None:
+def test_many_threads_get_their_own_answers_over_http(
+    http_address: str, libraries: Mapping[str, Library], server: Child
+) -> None:
     def work(thread: int) -> int:
         with tritonclient.http.InferenceServerClient(http_address) as client:
-            return ask(Library(name="http", module=tritonclient.http, client=client), thread)
+            return ask(replace(libraries["http"], client=client), thread)
 
     with ThreadPoolExecutor(THREADS) as pool:
         assert list(pool.map(work, range(THREADS))) == [ROUNDS] * THREADS
     assert server.err == []
+
+
+def test_many_tasks_get_their_own_answers(over_asyncio: Library) -> None:
+    async def one(number: int) -> bool:
+        rows = np.full((1 + number % 4, 16), number, dtype=np.float32)
+        inputs = [over_asyncio.input("INPUT0", rows), over_asyncio.input("INPUT1", rows * 3)]
+        answer = await over_asyncio.client.infer("add_sub", inputs)
+        return same(answer.as_numpy("OUTPUT0"), rows * 4) and same(
+            answer.as_numpy("OUTPUT1"), rows - rows * 3
+        )
+
+    async def many() -> bool:
+        return all(await asyncio.gather(*[one(number) for number in range(300)]))
+
+    assert over_asyncio.runner.run(many())

@@ -2,11 +2,11 @@
 
 import http.client
 import json
+import mmap
 import os
 import re
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,14 @@ import pytest
 from tests.e2e.child import Child, serve
 from tests.serving.live import SERVICE, floats, infer_message, outputs_of
 from tests.serving.onnx_files import doubling, write_model
+from tests.waiting import eventually
 from tpx.protocol import messages
+from tpx.serving.processes.channel import HEAPS
+from tpx.serving.processes.ring import RING_BYTES
 
 COUNT = 2
+POSITION = 4096 + 4096 + RING_BYTES + 128
+"""Where a frontend writes how far it has read the engine's frames."""
 BIG = 300_000
 """Elements of a tensor that needs a block of its own."""
 
@@ -55,13 +60,6 @@ def frontends(child: Child) -> list[psutil.Process]:
     """The processes that accept connections, oldest first."""
     engine = child.engine
     return sorted((p for p in child.processes if p != engine), key=lambda each: each.create_time())
-
-
-def eventually(true: Callable[[], bool], within_s: float = 30) -> None:
-    ends = time.perf_counter() + within_s
-    while not true():
-        assert time.perf_counter() < ends
-        time.sleep(0.01)
 
 
 def test_every_connection_gets_the_same_answers(child: Child) -> None:
@@ -131,6 +129,22 @@ def test_a_frontend_that_has_served_is_started_again_without_a_pause(child: Chil
             assert infer(child, [1, 2]) == (200, [2, 4])
 
 
+def test_a_frontend_that_writes_nonsense_connects_anew_and_the_others_go_on(child: Child) -> None:
+    before = frontends(child)
+    links = list(Path(f"/proc/{before[0].pid}/fd").iterdir())
+    memory = next(link for link in links if "tpx-frontend" in str(link.readlink()))
+    with memory.open("r+b", buffering=0) as file, mmap.mmap(file.fileno(), HEAPS) as view:
+
+        def nonsense_is_found() -> bool:
+            view[POSITION : POSITION + 8] = b"\xff" * 8
+            assert infer(child, [1, 2])[0] in (200, 503)  # of this frontend or another one
+            return "its messages cannot be read" in child.text
+
+        eventually(nonsense_is_found)
+    eventually(lambda: all(infer(child, [1, 2]) == (200, [2, 4]) for _ in range(8)))
+    assert frontends(child) == before
+
+
 def test_an_engine_that_is_killed_is_back_with_its_models(child: Child) -> None:
     engine, before = child.engine, frontends(child)
     child.send(signal.SIGSTOP)  # the supervisor starts nothing meanwhile
@@ -193,3 +207,17 @@ def test_one_page_of_metrics_counts_all_connections_and_requests(child: Child) -
     for _ in range(5):
         infer(child, [1, 2])
     assert value("nv_inference_request_success") == before + 5
+
+
+def test_the_access_log_of_all_frontends_is_switched_on_by_one_request(child: Child) -> None:
+    def every_frontend_logs() -> bool:
+        assert infer(child, [1, 2]) == (200, [2, 4])
+        pids = re.findall(
+            r" (\d+) access_log.py:\d+\] \"HTTP request: POST /v2/models/double/infer 200", child.text
+        )
+        return {each.pid for each in frontends(child)} <= set(map(int, pids))
+
+    assert not every_frontend_logs()
+    assert ask(child, "POST", "/v2/logging", {"log_verbose_level": 1})[0] == 200
+    eventually(every_frontend_logs)
+    assert ask(child, "POST", "/v2/logging", {"log_verbose_level": 0})[0] == 200

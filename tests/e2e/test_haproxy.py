@@ -18,15 +18,16 @@ import grpc
 import pytest
 
 from tests.e2e.child import Child, serve
-from tests.serving.frontends.streams import eventually
 from tests.serving.live import SERVICE, floats, infer_message, outputs_of
 from tests.serving.onnx_files import doubling, write_model
+from tests.waiting import eventually
 from tpx.protocol import messages
 
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")  # no user has /usr/sbin
 CONFIG = Path(__file__).with_name("haproxy.cfg")
 DRAIN_S = 4
 CALLERS = 3
+PAUSE_S = 0.005
 """For each protocol."""
 BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}).encode()
 
@@ -91,7 +92,7 @@ def balancing(ports: Mapping[str, int], directory: Path) -> Iterator[Balancer]:
 
 
 class Traffic:
-    """Callers that ask without a pause; their failures, and how many requests were answered."""
+    """Callers that ask again and again; their failures, and how many requests were answered."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
@@ -105,7 +106,7 @@ class Traffic:
         self._threads[-1].start()
 
     def _run(self, ask: Callable[[], None]) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping.wait(PAUSE_S):
             try:
                 ask()
                 self.answered += 1

@@ -151,6 +151,38 @@ def test_processes_that_a_model_starts_end_when_it_says_so(tmp_path: Path) -> No
         assert _infer(child, "parent") == [-signal.SIGTERM, -signal.SIGTERM]
 
 
+FORKS_AND_DIES = """
+import os
+import time
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        if not os.fork():
+            time.sleep(600)
+
+    def execute(self, requests):
+        os._exit(3)
+"""
+
+
+def test_the_death_of_a_model_is_noticed_and_ends_what_it_forked(tmp_path: Path) -> None:
+    file = add(tmp_path, "forks", code="double") / "model.py"
+    file.write_text(FORKS_AND_DIES, encoding="utf-8")
+    with serve("--model-repository", tmp_path) as child:
+        child.ready()
+        forked = [process for model in _models_of(child) for process in model.children()]
+        with pytest.raises(InferenceServerException, match="is not healthy"):
+            _infer(child, "forks")
+        assert forked
+        assert _gone(forked)
+        child.wait_for("restarted the process")
+        restarted = [process for model in _models_of(child) for process in model.children()]
+        assert restarted
+        child.send(signal.SIGKILL)
+        assert _gone(restarted)
+
+
 TELLS_PARAMETERS = """
 import triton_python_backend_utils as pb_utils
 

@@ -1,9 +1,10 @@
 """However a server ends, the processes of its Python models end with it, whatever they are doing."""
 
-import json
 import os
 import signal
 import socket
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -11,7 +12,8 @@ import pytest
 
 from tests.e2e.child import serve
 from tests.serving.backends.python.zoo import add
-from tests.serving.frontends.streams import eventually
+from tests.serving.live import post_request
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -26,22 +28,39 @@ def runs(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("stopped", [False, True])
-def test_a_model_that_holds_its_interpreter_for_ever_ends_with_its_server(
-    tmp_path: Path, number: signal.Signals, stopped: bool
-) -> None:
-    told = add(tmp_path, "holds") / "holds"
-    with serve("--model-repository", tmp_path, "--exit-timeout-secs=1") as child:
-        body = json.dumps({"inputs": [TENSOR]}).encode()
-        head = b"POST /v2/models/holds/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-        with socket.create_connection(("127.0.0.1", child.ready().port("HTTPService"))) as connection:
-            connection.sendall(head + body)
-            eventually(told.exists)
-            pid = int(told.read_text())
-            assert runs(pid)
-            if stopped:
-                os.kill(pid, signal.SIGSTOP)
-            child.send(number)
-            assert child.ended(20) == (0 if number is signal.SIGTERM else -number)
+def end(repository: Path, number: signal.Signals, *, stopped: bool) -> None:
+    """End a server whose model holds its interpreter; fails unless the process of the model ends as well."""
+    told = add(repository, "holds") / "holds"
+    with (
+        serve("--model-repository", repository, "--exit-timeout-secs=1") as child,
+        socket.create_connection(("127.0.0.1", child.ready().port("HTTPService"))) as connection,
+    ):
+        connection.sendall(post_request("/v2/models/holds/infer", {"inputs": [TENSOR]}))
+        eventually(told.exists)
+        pid = int(told.read_text())
+        assert runs(pid)
+        if stopped:
+            os.kill(pid, signal.SIGSTOP)
+        child.send(number)
+        assert child.ended(20) == (0 if number is signal.SIGTERM else -number)
     eventually(lambda: not runs(pid))
+
+
+CASES = [(number, stopped) for number in (signal.SIGTERM, signal.SIGKILL) for stopped in (False, True)]
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[object, "Future[None]"]]:
+    """All cases at the same time: they wait for seconds."""
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        yield {
+            (number, stopped): pool.submit(end, tmp_path_factory.mktemp("holds"), number, stopped=stopped)
+            for number, stopped in CASES
+        }
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_model_that_holds_its_interpreter_for_ever_ends_with_its_server(
+    ends: Mapping[object, "Future[None]"], case: object
+) -> None:
+    ends[case].result()

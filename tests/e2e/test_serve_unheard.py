@@ -5,15 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.child import environment
 from tests.serving.onnx_files import doubling, write_model
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -38,14 +39,18 @@ def free_port() -> int:
 
 def status(port: int) -> int:
     """What the server answers when it is there."""
-    ends = time.perf_counter() + 20
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/net/ready", timeout=5) as answer:
-                return int(answer.status)
-        except OSError:
-            assert time.perf_counter() < ends, "it does not serve"
-            time.sleep(0.05)
+    statuses: list[int] = []
+
+    def answered() -> bool:
+        with (
+            suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/net/ready", timeout=5) as answer,
+        ):
+            statuses.append(answer.status)
+        return bool(statuses)
+
+    eventually(answered)
+    return statuses[0]
 
 
 def test_nobody_hears_it_and_it_serves_all_the_same(unheard: int, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def run_http2(data: bytes) -> None:
 
     said = LOOP.converse(make, cut(data))
     assert not made[0].streams
-    assert made[0].sender.idle
+    assert not made[0].sender.queued
     if b"HTTP/1.1 400" not in said:
         _read_frames(said)
 

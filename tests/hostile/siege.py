@@ -16,6 +16,7 @@ from tests.e2e.child import Child, serve
 from tests.hostile import vocabulary, wire
 from tests.serving import onnx_files
 from tests.serving.onnx_files import graph, node, value, write_model
+from tests.waiting import eventually
 from tpx.protocol import messages
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -131,12 +132,15 @@ class Siege:
     def settles(self, holds: Callable[[Footprint], bool], timeout_s: float = 30) -> Footprint:
         """What is held once `holds` says that it is right, or when the time is over: connections linger for
         seconds."""
-        ends = time.perf_counter() + timeout_s
-        while True:
-            now = self.footprint()
-            if holds(now) or time.perf_counter() > ends:
-                return now
-            time.sleep(0.1)
+        now = [self.footprint()]
+
+        def settled() -> bool:
+            now[0] = self.footprint()
+            return holds(now[0])
+
+        with suppress(AssertionError):
+            eventually(settled, timeout_s)
+        return now[0]
 
 
 def proportional_bytes(processes: Sequence[psutil.Process]) -> int:

@@ -109,9 +109,8 @@ def test_p7_a_loop_of_64_ensembles_is_refused(siege: Siege) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_all_of_it_again_takes_nothing_more(siege: Siege) -> None:
-    cases = [case for case in WIRE_CASES if case.row not in ("C1", "H8", "J8")]  # slow, and alike
-    for case in cases:
-        play(siege, case)
+    # not those that take long: they have alike ones that do not
+    cases = [case for case in WIRE_CASES if not case.bystander_s and case.row not in ("C1", "H8", "J8")]
     before = siege.settles(lambda now: now.descriptors < 40)
     for _ in range(6):  # a leak grows each time; pools and caches are full at some time
         for case in cases:

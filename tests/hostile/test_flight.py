@@ -1,7 +1,6 @@
 """Requests whose clients change their mind: nothing is computed for nobody, and the others are answered."""
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +9,9 @@ import pytest
 
 from tests.hostile import wire
 from tests.hostile.siege import GOOD, SERVICE, Siege
-from tests.hostile.test_crowds import pending, settled
+from tests.hostile.test_crowds import pending
 from tests.hostile.test_http2 import inference
+from tests.waiting import eventually
 from tpx.protocol import messages
 
 pytestmark = [pytest.mark.e2e]
@@ -26,13 +26,12 @@ def test_g9_a_call_that_is_cancelled_is_computed_for_nobody(siege: Siege) -> Non
     with grpc.insecure_channel(f"127.0.0.1:{siege.grpc}") as channel:
         method = channel.unary_unary(SERVICE + "ModelInfer", identity, identity)
         calls = [method.future(inference()) for _ in range(6)]
-        while pending(siege) < 6:
-            time.sleep(0.005)
+        eventually(lambda: pending(siege) == 6)
         for call in calls[::2]:
             call.cancel()
         assert all(call.code() is grpc.StatusCode.CANCELLED for call in calls[::2])
         assert all(call.result(timeout=30) for call in calls[1::2])
-    assert settled(siege)
+    eventually(lambda: not pending(siege))
     siege.alive()
 
 
@@ -43,7 +42,7 @@ def test_g9_a_deadline_that_passes_ends_its_call_only(siege: Siege) -> None:
         long = [method.future(inference(), timeout=30) for _ in range(3)]
         assert all(call.code() is grpc.StatusCode.DEADLINE_EXCEEDED for call in short)
         assert all(call.result() for call in long)
-    assert settled(siege)
+    eventually(lambda: not pending(siege))
 
 
 def test_g9_a_stream_goes_on_behind_a_bad_request(siege: Siege) -> None:
@@ -83,7 +82,7 @@ def test_g9_a_stream_that_is_cancelled_takes_its_requests_along(siege: Siege) ->
             next(call)
             call.cancel()
         go_on.set()
-    assert settled(siege)
+    eventually(lambda: not pending(siege))
     siege.alive()
 
 
@@ -92,8 +91,7 @@ def test_l1_a_full_queue_refuses_and_answers_those_it_has(siege: Siege) -> None:
     socks = [wire.connect(siege.http) for _ in range(2)]
     for sock in socks:
         sock.sendall(wire.post_request("/v2/models/narrow/infer", GOOD))
-    while pending(siege) < 2:
-        time.sleep(0.005)
+    eventually(lambda: pending(siege) == 2)
     answer = wire.post(siege.http, "/v2/models/narrow/infer", GOOD)
     assert (answer.status, "Exceeds maximum queue size" in answer.error) == (503, True)
     with pytest.raises(grpc.RpcError) as caught:
@@ -103,7 +101,7 @@ def test_l1_a_full_queue_refuses_and_answers_those_it_has(siege: Siege) -> None:
     for sock in socks:
         assert wire.read_answer(sock).status == 200
         sock.close()
-    assert settled(siege)
+    eventually(lambda: not pending(siege))
 
 
 def test_an_http_client_that_leaves_in_the_middle_of_events_ends_them(siege: Siege) -> None:
@@ -112,5 +110,5 @@ def test_an_http_client_that_leaves_in_the_middle_of_events_ends_them(siege: Sie
         with wire.connect(siege.http) as sock:
             sock.sendall(wire.post_request("/v2/models/repeat/generate_stream", many))
             assert sock.recv(10).startswith(b"HTTP/1.1 ")
-    assert settled(siege)
+    eventually(lambda: not pending(siege))
     siege.alive()

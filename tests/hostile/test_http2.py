@@ -12,7 +12,7 @@ import pytest
 
 from tests.hostile.conftest import MIB
 from tests.hostile.siege import SERVICE, Siege
-from tests.protocol.http2.raw import Frame, RawPeer, grpc_headers
+from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tpx.protocol import messages
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
@@ -57,13 +57,6 @@ async def attack(siege: Siege, **options: Any) -> AsyncIterator[RawPeer]:
     assert siege.peak() - before < 64 * MIB
 
 
-async def sent_away(peer: RawPeer) -> Frame:
-    """The GOAWAY of a server that has had enough; the connection ends behind it."""
-    goaway = await peer.goaway()
-    assert await peer.closed()
-    return goaway
-
-
 async def test_rapid_reset_is_cut_short(siege: Siege) -> None:
     """CVE-2023-44487."""
     message = inference()
@@ -71,7 +64,7 @@ async def test_rapid_reset_is_cut_short(siege: Siege) -> None:
         for number in range(4000):
             peer.call(2 * number + 1, INFER, message)
             peer.reset(2 * number + 1)
-        goaway = await sent_away(peer)
+        goaway = await peer.sent_away()
         assert ErrorCode(goaway.code) is ErrorCode.ENHANCE_YOUR_CALM
         assert goaway.reason == "too many stream resets"
 
@@ -85,7 +78,7 @@ async def test_rapid_reset_that_makes_us_reset_is_cut_short(siege: Siege) -> Non
                 peer.grant(2 * number + 1, 0)
                 if number % 100 == 0:
                     await peer.writer.drain()
-        goaway = await sent_away(peer)
+        goaway = await peer.sent_away()
         assert ErrorCode(goaway.code) is ErrorCode.ENHANCE_YOUR_CALM
 
 
@@ -111,7 +104,7 @@ async def test_a_flood_is_cut_short(siege: Siege, what: str) -> None:
             for _ in range(12):
                 peer.writer.write(flood)
                 await peer.writer.drain()
-        goaway = await sent_away(peer)
+        goaway = await peer.sent_away()
         assert ErrorCode(goaway.code) in (ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.PROTOCOL_ERROR)
         assert goaway.reason
 
@@ -123,7 +116,7 @@ async def test_a_flood_of_continuations_is_cut_short(siege: Siege, piece: int) -
         peer.send(HEADERS, 0, 1, b"\x83")
         for _ in range(2500 if piece < 2 else 8):
             peer.send(CONTINUATION, 0, 1, b"\x83" * piece)
-        assert ErrorCode((await sent_away(peer)).code) is ErrorCode.ENHANCE_YOUR_CALM
+        assert ErrorCode((await peer.sent_away()).code) is ErrorCode.ENHANCE_YOUR_CALM
 
 
 async def test_a_flood_of_window_updates_holds_up_nobody(siege: Siege) -> None:
@@ -142,7 +135,7 @@ async def test_windows_over_their_range_end_the_connection_or_the_stream(siege: 
         peer.grant(1, MAX_WINDOW)
         assert (await peer.answer(1)).reset == ErrorCode.FLOW_CONTROL_ERROR
         peer.grant(0, MAX_WINDOW)
-        assert ErrorCode((await sent_away(peer)).code) is ErrorCode.FLOW_CONTROL_ERROR
+        assert ErrorCode((await peer.sent_away()).code) is ErrorCode.FLOW_CONTROL_ERROR
 
 
 async def test_data_beyond_the_window_ends_the_connection(siege: Siege) -> None:
@@ -186,7 +179,7 @@ async def test_a_header_list_over_the_limit_ends_the_connection(siege: Siege) ->
         peer.send(HEADERS, 0, 1, block[:DEFAULT_FRAME_BYTES])
         for at in range(DEFAULT_FRAME_BYTES, len(block), DEFAULT_FRAME_BYTES):
             peer.send(CONTINUATION, 0, 1, block[at : at + DEFAULT_FRAME_BYTES])
-        assert ErrorCode((await sent_away(peer)).code) is ErrorCode.ENHANCE_YOUR_CALM
+        assert ErrorCode((await peer.sent_away()).code) is ErrorCode.ENHANCE_YOUR_CALM
 
 
 BOMBS = {
@@ -207,7 +200,7 @@ async def test_a_bomb_of_headers_is_not_unpacked(siege: Siege, what: str) -> Non
     before = siege.forget_peak()
     async with attack(siege) as peer:
         peer.send(HEADERS, END_HEADERS, 1, first + again * count)
-        goaway = await sent_away(peer)
+        goaway = await peer.sent_away()
         assert ErrorCode(goaway.code) in (ErrorCode.ENHANCE_YOUR_CALM, ErrorCode.COMPRESSION_ERROR)
     assert siege.peak() - before < 16 * MIB
 
@@ -230,7 +223,7 @@ async def test_streams_over_the_limit_are_refused_and_insisting_ends_the_connect
             for at in range(0, len(streams), 500):
                 peer.writer.write(b"".join(streams[at : at + 500]))
                 await peer.writer.drain()
-        goaway = await sent_away(peer)
+        goaway = await peer.sent_away()
         assert ErrorCode(goaway.code) is ErrorCode.ENHANCE_YOUR_CALM
         assert goaway.reason == "too many streams over the limit"
         refused = [a for a in peer.answers.values() if a.reset == ErrorCode.REFUSED_STREAM]

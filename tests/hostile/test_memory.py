@@ -14,6 +14,7 @@ from tests.hostile import wire
 from tests.hostile.conftest import MIB
 from tests.hostile.siege import SERVICE, Siege, besieged, write_good_models
 from tests.protocol.http2.raw import grpc_headers
+from tests.waiting import eventually
 from tpx.protocol import messages
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.http2 import frames
@@ -93,25 +94,33 @@ def test_l2_calls_whose_answers_nobody_reads_are_refused_beyond_the_budget(fruga
     frugal.alive()
 
 
+def unavailable(sock: socket.socket) -> bool:
+    """Whether the answer, which is left unread, says that the server holds too much."""
+    with contextlib.suppress(OSError):
+        return sock.recv(12, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"HTTP/1.1 503"
+    return False
+
+
 @one_budget
-def test_l2_http_clients_that_do_not_read_are_cut_off_beyond_the_budget(frugal: Siege) -> None:
+def test_l2_http_clients_that_do_not_read_are_cut_off_or_refused_beyond_the_budget(frugal: Siege) -> None:
     body = {
         "inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [ANSWER]}],
         "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
     }
     with bounded(frugal), contextlib.ExitStack() as crowd:
-        for _ in range(150):
-            sock = crowd.enter_context(socket.socket())
+        socks = [crowd.enter_context(socket.socket()) for _ in range(150)]
+        for sock in socks:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", frugal.http))
             sock.sendall(wire.post_request("/v2/models/fill/infer", body))
         statistics = "/v2/models/fill/stats"
-        ends = time.perf_counter() + 20
-        while wire.get(frugal.http, statistics).body.count(b"inference_count") and time.perf_counter() < ends:
-            if frugal.footprint().descriptors < 100:
-                break
-            time.sleep(0.05)
-        assert frugal.footprint().descriptors < 100, "most of them are cut off"
+
+        def few_answers_are_held() -> bool:
+            assert b"inference_count" in wire.get(frugal.http, statistics).body
+            # an engine whose frontend does not keep up answers with errors, and these need not be cut off
+            return frugal.footprint().descriptors - sum(map(unavailable, socks)) < 100
+
+        eventually(few_answers_are_held)
     frugal.alive()
 
 

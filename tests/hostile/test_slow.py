@@ -5,7 +5,6 @@ They all take it at the same time, or these tests would.
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -56,9 +55,11 @@ BODIES = {
     "an expectation": POST + b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n",
 }
 HEADS = {
-    "a head that is good so far": POST,
-    "a head with a long header": b"GET /v2 HTTP/1.1\r\nHost: a\r\nX-Long: " + b"x" * 100,
+    "a head that stops": (POST, b""),
+    "a head that is good so far": (b"", POST),
+    "a head with a long header": (b"GET /v2 HTTP/1.1\r\nHost: a\r\nX-Long: ", b"x" * 100),
 }
+"""What is sent at once, and what byte by byte."""
 CALLS = {
     "a preface that does not come": b"",
     "half a preface": PREFACE[:10],
@@ -76,22 +77,35 @@ def silent_body(siege: Siege, data: bytes) -> None:
             assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         answer = wire.read_answer(sock, until_closed=True)
     assert (answer.status, answer.rest) == (408, b"")
-    assert "body" in answer.error
+    assert "no byte of the announced body for 1 s" in answer.error
 
 
-def dripping_head(siege: Siege, head: bytes) -> None:
-    """A byte now and then does not put off the deadline of a head."""
+def drip(sock: socket.socket, data: bytes) -> None:
+    """Send a byte now and then, until there is an answer or an end."""
+    sock.settimeout(0.15)
+    for at in range(len(data)):
+        sock.sendall(data[at : at + 1])
+        with suppress(TimeoutError):
+            sock.recv(1, socket.MSG_PEEK)
+            break
+    sock.settimeout(wire.PATIENCE_S)
+
+
+def dripping_head(siege: Siege, head: tuple[bytes, bytes]) -> None:
+    """A head that does not end is answered; a byte now and then does not put off its deadline."""
     with wire.connect(siege.http) as sock:
-        sock.settimeout(0.1)
-        for at in range(len(head)):
-            sock.sendall(head[at : at + 1])
-            with suppress(TimeoutError):
-                if sock.recv(1, socket.MSG_PEEK):
-                    break
-        sock.settimeout(wire.PATIENCE_S)
+        sock.sendall(head[0])
+        drip(sock, head[1])
         answer = wire.read_answer(sock, until_closed=True)
     assert (answer.status, answer.rest) == (408, b"")
-    assert "head" in answer.error
+    assert "no complete request head within 1 s" in answer.error
+
+
+def dripping_preface(siege: Siege) -> None:
+    """A byte now and then does not put off the deadline of a connection's beginning."""
+    with wire.connect(siege.grpc) as sock:
+        drip(sock, PREFACE)
+        assert wire.read_rest(sock) is not None
 
 
 def silent_connection(siege: Siege, data: bytes) -> None:
@@ -111,6 +125,7 @@ def silent_call(siege: Siege, sent: int) -> None:
                 peer.send(DATA, 0, 1, frame_message(inference())[:sent])
             answer = await peer.answer(1, timeout_s=PATIENCE_S)
             assert answer.status == Status.DEADLINE_EXCEEDED
+            assert answer.blocks[-1][b"grpc-message"].startswith(b"no byte of the request message for 1 s")
 
     asyncio.run(scene())
 
@@ -123,18 +138,12 @@ def silent_after_an_answer(siege: Siege) -> None:
     assert (answer.status, answer.rest) == (200, b"")
 
 
-Outcomes = dict[str, "Future[float]"]
+Outcomes = dict[str, "Future[None]"]
 
 
 @pytest.fixture(scope="module")
 def outcomes(impatient: Siege) -> Iterator[Outcomes]:
-    """What becomes of every slow client, and how long it took."""
-
-    def timed(play: Callable[..., None], *more: object) -> float:
-        began = time.perf_counter()
-        play(impatient, *more)
-        return time.perf_counter() - began
-
+    """What becomes of every slow client."""
     with ThreadPoolExecutor(32) as pool:
         plays: list[tuple[Callable[..., None], dict[str, Any]]] = [
             (silent_body, BODIES),
@@ -142,8 +151,11 @@ def outcomes(impatient: Siege) -> Iterator[Outcomes]:
             (silent_connection, CALLS),
             (silent_call, MESSAGES),
         ]
-        started = {what: pool.submit(timed, play, arg) for play, args in plays for what, arg in args.items()}
-        started["after an answer"] = pool.submit(timed, silent_after_an_answer)
+        started = {
+            what: pool.submit(play, impatient, arg) for play, args in plays for what, arg in args.items()
+        }
+        started["after an answer"] = pool.submit(silent_after_an_answer, impatient)
+        started["a dripping preface"] = pool.submit(dripping_preface, impatient)
         impatient.alive()
         yield started
     impatient.alive()
@@ -151,23 +163,23 @@ def outcomes(impatient: Siege) -> Iterator[Outcomes]:
 
 @pytest.mark.parametrize("what", BODIES)
 def test_h2_a_body_that_never_comes_is_answered_408(outcomes: Outcomes, what: str) -> None:
-    assert 1 < outcomes[what].result() < PATIENCE_S
+    outcomes[what].result()
 
 
 @pytest.mark.parametrize("what", MESSAGES)
 def test_h2_a_message_that_never_comes_ends_its_call(outcomes: Outcomes, what: str) -> None:
-    assert 1 < outcomes[what].result() < PATIENCE_S
+    outcomes[what].result()
 
 
 @pytest.mark.parametrize("what", HEADS)
 def test_h3_a_head_that_drips_in_is_answered_408(outcomes: Outcomes, what: str) -> None:
-    assert 1 < outcomes[what].result() < PATIENCE_S
+    outcomes[what].result()
 
 
-@pytest.mark.parametrize("what", CALLS)
+@pytest.mark.parametrize("what", [*CALLS, "a dripping preface"])
 def test_h3_half_a_beginning_ends_its_connection(outcomes: Outcomes, what: str) -> None:
-    assert 1 < outcomes[what].result() < PATIENCE_S
+    outcomes[what].result()
 
 
 def test_a_connection_that_says_nothing_between_requests_is_closed(outcomes: Outcomes) -> None:
-    assert 2 < outcomes["after an answer"].result() < PATIENCE_S
+    outcomes["after an answer"].result()

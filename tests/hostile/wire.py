@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from tests.serving.live import post_request as post_request
+
 PATIENCE_S = 10.0
 
 
@@ -84,10 +86,3 @@ def get(port: int, path: str) -> Answer:
 def post(port: int, path: str, value: Any, headers: str = "") -> Answer:
     """POST of JSON on a fresh connection; `headers` are complete lines."""
     return ask(port, post_request(path, value, headers))
-
-
-def post_request(path: str, value: Any, headers: str = "") -> bytes:
-    """The bytes of a POST of JSON."""
-    body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
-    return head.encode("latin-1") + body

@@ -9,6 +9,7 @@ from tests.protocol.http1 import service as http_service
 from tests.protocol.http1.service import Bare
 from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.http1.server import HttpLimits
@@ -130,11 +131,12 @@ async def test_damaged_http_1_ends_a_connection_at_the_most() -> None:
         async with await Bare.connect(server.port) as client:
             client.post("/echo", b"alive")
             assert (await client.answer()).body == b"alive"
-        for _ in range(20):
-            server.listener.advance()
-            server.service.release()
-            await asyncio.sleep(0.001)
-        await server.empty()
+
+        def over() -> bool:
+            advance()
+            return not server.listener.connections
+
+        await until(over)
 
 
 async def test_damaged_http_2_ends_a_connection_at_the_most() -> None:
@@ -158,4 +160,4 @@ async def test_damaged_http_2_ends_a_connection_at_the_most() -> None:
         server.pass_seconds(20)
         await server.empty()
         assert all(not connection.streams for connection in server.connections)
-        assert all(connection.sender.idle for connection in server.connections)
+        assert not any(connection.sender.queued for connection in server.connections)

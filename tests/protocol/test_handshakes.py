@@ -3,13 +3,13 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 
 import pytest
 
 from tests.protocol.certificates import certificates
 from tests.protocol.http1.service import Bare, WireServer, serving
 from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.protocol.handshakes import client_of
 from tpx.protocol.listener import Listener
 
@@ -33,14 +33,6 @@ def left(clients: list[socket.socket]) -> int:
         except ConnectionError:
             count += 1
     return count
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for a condition; whoever asserts it afterwards tells if it did not come."""
-    for _ in range(200):
-        if true():
-            return
-        await pause(0.05)
 
 
 async def served(server: WireServer) -> int:

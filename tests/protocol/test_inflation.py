@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.serving.engine import until
+from tests.waiting import until
 from tpx.errors import Code, InvalidRequest, Overloaded, TpxError, Unsupported
 from tpx.protocol.compression import ENCODINGS, Inflater, deflate, inflate
 from tpx.protocol.tensors import Buffer
@@ -171,7 +171,7 @@ async def test_an_unknown_encoding_and_an_empty_body_are_refused() -> None:
 async def test_work_for_who_has_left_stops() -> None:
     async with inflating(1 << 30) as inflater:
         work = inflater.start(zlib.compress(bytes(500 << 20), 1), "deflate", LIMIT)
-        await asyncio.sleep(0.02)
+        await until(lambda: inflater.held_bytes)
         work.cancel()
         await asyncio.wait([work])
         await until(lambda: inflater.held_bytes == 0)

@@ -62,7 +62,6 @@ FULL = {
 @pytest.mark.parametrize("what", FULL)
 def test_a_request_full_of(what: str) -> None:
     tracemalloc.start()
-    began = time.thread_time()
     try:
         with pytest.raises(InvalidRequest):
             decode_infer_request("m", FULL[what], None, SIZE)
@@ -70,7 +69,6 @@ def test_a_request_full_of(what: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 16 * SIZE  # the parser of numbers alone reserves twelve times what it reads
-    assert time.thread_time() - began < 3
 
 
 def one_input(data: Any, **fields: Any) -> bytes:

@@ -3,11 +3,13 @@
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from typing import cast
 
 import pytest
 
 from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.protocol.listener import Listener, WriteWatch, has_left
 
 
@@ -165,11 +167,13 @@ async def test_what_the_client_takes_counts_and_what_it_leaves_does_not() -> Non
             assert watch.stalled_s(transport, size, 20) == 0
             assert watch.stalled_s(transport, size, 21) == 1
             client.setblocking(False)
-            while transport.get_write_buffer_size():
-                try:
+
+            def drained() -> bool:
+                with suppress(BlockingIOError):
                     client.recv(1 << 20)
-                except BlockingIOError:
-                    await asyncio.sleep(0.001)
+                return not transport.get_write_buffer_size()
+
+            await until(drained)
             assert watch.stalled_s(transport, size, 60) == 0
             assert watch.stalled_s(transport, size, 99) == 0, "with nothing to send nothing stalls"
         transport.close()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.serving.fakes import FakeModel, config_of, decoded, signature_of
+from tests.waiting import until
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Tensor
 from tpx.serving.backends.contract import InstanceSpec, Needs
@@ -132,12 +133,3 @@ async def entered(fake: FakeModel, count: int = 1) -> None:
     """Wait until `count` more executions have begun."""
     for _ in range(count):
         await until(lambda: fake.entered.acquire(blocking=False))
-
-
-async def until(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait for a condition; fails if it does not come true in time."""
-    for _ in range(int(timeout_s / 0.0005)):
-        if true():
-            return
-        await asyncio.sleep(0.0005)
-    raise AssertionError("it did not come true")

@@ -4,9 +4,10 @@ import asyncio
 import http.client
 import json
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,23 +184,54 @@ class Live:
         """A connection that the test writes itself."""
         return socket.create_connection(("127.0.0.1", self.http_port), timeout=10)
 
+    def begin(self, path: str, value: Any) -> socket.socket:
+        """POST on a connection of its own, whose answer the test reads or not."""
+        connection = self.raw_http()
+        connection.sendall(post_request(path, value))
+        return connection
+
     # gRPC
+
+    def raw_grpc(self) -> Any:
+        """A channel of grpcio, with no connection in common with others."""
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        return grpc.insecure_channel(f"127.0.0.1:{self.ports['GRPCInferenceService']}", options=own)
 
     @contextmanager
     def channel(self) -> Iterator["Channel"]:
-        with grpc.insecure_channel(f"127.0.0.1:{self.ports['GRPCInferenceService']}") as channel:
+        with self.raw_grpc() as channel:
             yield Channel(channel)
+
+
+def post_request(path: str, value: Any, headers: str = "") -> bytes:
+    """The bytes of a POST of JSON, or of these bytes."""
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    return head.encode("latin-1") + body
+
+
+def binary_request(model: str, arrays: Mapping[str, npt.NDArray[Any]], headers: str = "") -> bytes:
+    """The bytes of a request for inference with binary tensors."""
+    head, tail = encode_infer_request([Tensor.from_numpy(name, array) for name, array in arrays.items()])
+    size = f"Inference-Header-Content-Length: {len(head)}\r\n"
+    return post_request(f"/v2/models/{model}/infer", head + b"".join(tail), size + headers)
+
+
+def reset(connection: socket.socket) -> None:
+    """Close so that the other end sees RST, at once."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
 
 
 class Channel:
     """Calls by the name of the verb, with messages or with any bytes."""
 
     def __init__(self, channel: Any) -> None:
-        self._channel = channel
+        self.raw = channel
 
     def send(self, verb: str, request: bytes, path: str = SERVICE) -> bytes:
         """Send these bytes as a message; raises grpc.RpcError."""
-        call = self._channel.unary_unary(path + verb, lambda data: data, lambda data: data)
+        call = self.raw.unary_unary(path + verb, lambda data: data, lambda data: data)
         answer: bytes = call(request, timeout=20)
         return answer
 
@@ -305,11 +337,3 @@ def _two_inputs() -> Any:
 def floats(*rows: Sequence[float]) -> npt.NDArray[np.float32]:
     """An FP32 array."""
     return np.array(rows, dtype=np.float32)
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait until it is so."""
-    ends = time.perf_counter() + timeout_s
-    while not true():
-        assert time.perf_counter() < ends, "it did not come true"
-        threading.Event().wait(0.002)

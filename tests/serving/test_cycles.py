@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.serving.frontends.streams import STREAM, repeat, repeat_body, request, write_streaming_models
-from tests.serving.live import Live, eventually, floats, infer_message, serving
+from tests.serving.live import Live, floats, infer_message, serving
+from tests.waiting import eventually
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.ensemble.run import EnsembleRun
@@ -43,7 +44,7 @@ def over_grpc(live: Live, model: str) -> None:
 
 def streamed(live: Live, message: bytes, answers: int) -> None:
     with live.channel() as channel:
-        call = channel._channel.stream_stream(STREAM, None, None)
+        call = channel.raw.stream_stream(STREAM, None, None)
         assert len(list(call(iter([message])))) == answers
 
 

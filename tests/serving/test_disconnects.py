@@ -1,8 +1,6 @@
 """Clients that go away, at any moment: nobody else notices, nothing is left behind, no answer goes astray."""
 
-import json
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,33 +10,36 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.protocol.v2_requests import encode_infer_request
+from tests.serving.gated import GATE, installed
 from tests.serving.live import (
     SERVICE,
     Live,
-    eventually,
+    binary_request,
     floats,
     infer_message,
     outputs_of,
+    post_request,
+    reset,
     serving,
     write_models,
 )
-from tests.serving.onnx_files import busy, write_model
+from tests.serving.onnx_files import write_model
+from tests.serving.repository.composed import gated
+from tests.waiting import eventually
 from tpx.protocol import messages
-from tpx.protocol.tensors import Tensor
 
 DELAY_S = 0.6
 
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server with a model that collects requests for some time, and one that computes long."""
+    """A server with a model that collects requests for some time, and one that waits for its gate."""
     repository = tmp_path_factory.mktemp("models")
     write_models(repository)
     delay = f"max_queue_delay_microseconds: {int(DELAY_S * 1e6)}"
     write_model(repository, "patient", config=f"max_batch_size: 8 dynamic_batching {{ {delay} }}")
-    write_model(repository, "busy", busy(rounds=120), "max_batch_size: 8 instance_group [{ count: 1 }]")
-    with serving(repository) as running:
+    gated(repository, "gated")
+    with installed(tmp_path_factory.mktemp("site")), serving(repository) as running:
         yield running
 
 
@@ -51,14 +52,7 @@ def counters(live: Live, model: str) -> tuple[int, int, int]:
 
 def http_request(model: str, *rows: Any, close: bool = False) -> bytes:
     """A whole request with binary tensors, as bytes."""
-    head, tail = encode_infer_request([Tensor.from_numpy("x", floats(*rows))])
-    body = head + b"".join(bytes(part) for part in tail)
-    ending = b"Connection: close\r\n" if close else b""
-    return b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: x\r\n%bInference-Header-Content-Length: %d\r\n" % (
-        model.encode(),
-        ending,
-        len(head),
-    ) + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    return binary_request(model, {"x": floats(*rows)}, "Connection: close\r\n" if close else "")
 
 
 def read_all(connection: socket.socket) -> bytes:
@@ -67,12 +61,6 @@ def read_all(connection: socket.socket) -> bytes:
     while part := connection.recv(1 << 16):
         parts.append(part)
     return b"".join(parts)
-
-
-def reset(connection: socket.socket) -> None:
-    """Slam the door: the server sees at once that nobody is there."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
 
 
 def test_an_http_client_that_goes_while_its_request_waits_cancels_it_and_nothing_else(patient: Live) -> None:
@@ -91,7 +79,7 @@ def test_an_http_client_that_goes_while_its_request_waits_cancels_it_and_nothing
 
 def test_a_grpc_call_that_is_cancelled_while_it_waits_cancels_its_request(patient: Live) -> None:
     success, cancelled, _ = counters(patient, "patient")
-    with grpc.insecure_channel(f"127.0.0.1:{patient.ports['GRPCInferenceService']}") as channel:
+    with patient.raw_grpc() as channel:
         call = channel.unary_unary(SERVICE + "ModelInfer", None, None)
         gone = call.future(infer_message("patient", {"x": floats([7, 7])}))
         stays = call.future(infer_message("patient", {"x": floats([1, 2])}))
@@ -104,7 +92,7 @@ def test_a_grpc_call_that_is_cancelled_while_it_waits_cancels_its_request(patien
 
 def test_a_grpc_deadline_that_passes_while_it_waits_cancels_its_request(patient: Live) -> None:
     success, cancelled, _ = counters(patient, "patient")
-    with grpc.insecure_channel(f"127.0.0.1:{patient.ports['GRPCInferenceService']}") as channel:
+    with patient.raw_grpc() as channel:
         grpc.channel_ready_future(channel).result(timeout=10)
         call = channel.unary_unary(SERVICE + "ModelInfer", None, None)
         with pytest.raises(grpc.RpcError) as caught:
@@ -116,20 +104,20 @@ def test_a_grpc_deadline_that_passes_while_it_waits_cancels_its_request(patient:
 def test_clients_that_go_while_their_batch_is_computed_leave_the_others_their_answers(patient: Live) -> None:
     first = patient.raw_http()
     connections = [patient.raw_http() for _ in range(6)]
-    for connection in connections:
-        connection.settimeout(50)  # several batches are computed, which takes long on a loaded machine
-    first.sendall(http_request("busy", [0, 0]))
-    eventually(lambda: counters(patient, "busy")[2] == 1)
+    GATE.close()
+    first.sendall(http_request("gated", [0, 0]))
+    eventually(lambda: counters(patient, "gated")[2] == 1)
     for n, connection in enumerate(connections):
-        connection.sendall(http_request("busy", [n, -n], close=True))
-    eventually(lambda: counters(patient, "busy")[2] == 7)
+        connection.sendall(http_request("gated", [n, -n], close=True))
+    eventually(lambda: counters(patient, "gated")[2] == 7)
     reset(first)
     for connection in connections[1::2]:
         reset(connection)
+    GATE.open()
     for n, connection in list(enumerate(connections))[0::2]:
-        assert read_all(connection).endswith(floats([2 * n, -2 * n]).tobytes())
+        assert read_all(connection).endswith(floats([n, -n]).tobytes())
         connection.close()
-    eventually(lambda: counters(patient, "busy")[2] == 0)
+    eventually(lambda: counters(patient, "gated")[2] == 0)
 
 
 def test_requests_in_a_pipeline_are_answered_in_their_order(patient: Live) -> None:
@@ -141,11 +129,7 @@ def test_requests_in_a_pipeline_are_answered_in_their_order(patient: Live) -> No
             sent.append(http_request("double", [n, n]))
         else:
             item = {"name": "x", "datatype": "BYTES", "shape": [1, 1], "data": [f"word {n}"]}
-            body = json.dumps({"inputs": [item]}).encode()
-            sent.append(
-                b"POST /v2/models/words/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
-                % (len(body), body)
-            )
+            sent.append(post_request("/v2/models/words/infer", {"inputs": [item]}))
     with patient.raw_http() as connection:
         connection.sendall(b"".join([*sent, last]))
         answers = read_all(connection)
@@ -204,9 +188,7 @@ def _grpc_worker(live: Live, seed: int, count: int) -> int:
     """Requests over gRPC, each with data of its own; some are cancelled."""
     random = np.random.default_rng(seed)
     wrong = 0
-    with grpc.insecure_channel(
-        f"127.0.0.1:{live.ports['GRPCInferenceService']}", options=[("grpc.use_local_subchannel_pool", 1)]
-    ) as channel:
+    with live.raw_grpc() as channel:
         call = channel.unary_unary(SERVICE + "ModelInfer", None, None)
         for n in range(count):
             x = random.random((int(random.integers(1, 5)), int(random.integers(1, 40))), dtype=np.float32)

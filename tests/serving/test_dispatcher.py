@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.engine import Client, closed_gate, doubled, entered, serving, until
+from tests.serving.engine import Client, closed_gate, doubled, entered, serving
 from tests.serving.fakes import FakeModel, request_of
 from tests.serving.virtual import Scene
+from tests.waiting import until
 from tpx.errors import Cancelled, Overloaded
 from tpx.protocol.datatypes import BY_NAME
 from tpx.serving.backends.contract import Arrays, Needs
@@ -72,6 +73,23 @@ def test_a_busy_instance_is_not_asked_again_and_again_for_an_overdue_batch() -> 
     assert scheduler.asked - asked <= 2, "when it becomes overdue, and then no more"
     scene.instance.finish()
     assert [list(batch.requests) for batch in scene.instance.batches] == [[overdue]]
+
+
+def test_the_event_loop_computes_queued_batches_for_a_limited_time() -> None:
+    scene = Scene(DynamicBatcher(1, (), 0), inline_below_ns=MS // 5, cost_ns=MS // 10)
+    for _ in range(40):  # until the model is known as a short one
+        scene.add(request_of())
+        while scene.instance.batches:
+            scene.instance.finish()
+    before = len(scene.instance.here)
+    assert before
+    for _ in range(64):
+        scene.dispatcher.add(request_of())
+    turns: list[int] = []
+    for _ in range(4):
+        scene.loop.turn()
+        turns.append(len(scene.instance.here) - before)
+    assert turns == [21, 42, 63, 64]
 
 
 def test_a_delayed_batch_leaves_when_its_delay_ends() -> None:
@@ -193,7 +211,7 @@ def states() -> list[SequenceState]:
 def sequential(slots: int, *, oldest: bool, idle_ns: int = 10**12) -> dict[str, Any]:
     """The parts of a model of sequences."""
     table = SequenceTable("net", 0, slots, idle_ns, lambda _: None)
-    stacking = SequenceStacking([], states(), PlainStacking(batched=True), batched=True)
+    stacking = SequenceStacking(controls=[], states=states(), inner=PlainStacking(batched=True), batched=True)
     if oldest:
         return {
             "scheduler": OldestSequences(table, lambda: DynamicBatcher(slots)),

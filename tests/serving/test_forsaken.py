@@ -11,18 +11,18 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import STRING, add, io
-from tests.serving.engine import Client, batcher, closed_gate, entered, serving, until
+from tests.serving.engine import Client, batcher, closed_gate, entered, serving
 from tests.serving.fakes import FakeModel, decoded
-from tests.serving.live import SERVICE, Live, eventually, infer_message
+from tests.serving.live import SERVICE, Live, infer_message, post_request, reset
 from tests.serving.live import serving as serving_live
-from tests.serving.test_disconnects import counters, reset
+from tests.serving.test_disconnects import counters
 from tests.serving.test_dispatcher import accumulate, sequential
+from tests.waiting import eventually, until
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.backends.contract import Needs
@@ -132,11 +132,8 @@ def message(model: str, words: str) -> bytes:
 def over_http(live: Live, model: str, count: int) -> Iterator[None]:
     """So many requests, of clients that leave in the end."""
     tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": ["pid" + " " * 100_000]}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    head = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-    connections = [live.raw_http() for _ in range(count)]
-    for connection in connections:
-        connection.sendall(head % (model.encode(), len(body)) + body)
+    body = {"inputs": [tensor]}
+    connections = [live.begin(f"/v2/models/{model}/infer", body) for _ in range(count)]
     yield
     for connection in connections:
         reset(connection)
@@ -145,7 +142,7 @@ def over_http(live: Live, model: str, count: int) -> Iterator[None]:
 @contextmanager
 def over_grpc(live: Live, model: str, count: int) -> Iterator[None]:
     """The same."""
-    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+    with live.raw_grpc() as channel:
         call = channel.unary_unary(SERVICE + "ModelInfer", None, None)
         calls = [call.future(message(model, "pid")) for _ in range(count)]
         yield
@@ -156,7 +153,7 @@ def over_grpc(live: Live, model: str, count: int) -> Iterator[None]:
 @contextmanager
 def over_a_stream(live: Live, model: str, count: int) -> Iterator[None]:
     """The same, of one client."""
-    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+    with live.raw_grpc() as channel:
         call = channel.stream_stream(SERVICE + "ModelStreamInfer", None, None)
         stream = call(message(model, "pid") for _ in range(count))
         yield
@@ -174,7 +171,7 @@ def kept() -> int:
 def test_clients_that_leave_take_their_requests_along_while_a_model_computes_for_another(
     live: Live, model: str, clients: Callable[[Live, str, int], AbstractContextManager[None]], tmp_path: Path
 ) -> None:
-    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+    with live.raw_grpc() as channel:
         call = channel.unary_unary(SERVICE + "ModelInfer", None, None)
         computed, _, _ = counters(live, "say")
         occupant = call.future(message("say", f"cancelled {tmp_path / 'noticed'}"))
@@ -212,12 +209,12 @@ def no_thread_is_free(live: Live) -> Iterator[None]:
 def test_a_body_that_waits_to_be_inflated_goes_with_its_client(live: Live) -> None:
     tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": ["pid" + " " * 1_000_000]}
     body = gzip.compress(json.dumps({"inputs": [tensor]}).encode())
-    head = b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\n"
+    request = post_request("/v2/models/say/infer", body, "Content-Encoding: gzip\r\n")
     before = kept()
     with no_thread_is_free(live):
         connections = [live.raw_http() for _ in range(MANY)]
         for connection in connections:
-            connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            connection.sendall(request)
         eventually(lambda: kept() >= before + MANY)
         assert live.get("/v2/models/say/ready").status == 200
         for connection in connections[1:]:

@@ -1,7 +1,6 @@
 """What the flags for limits and patience mean at the endpoints, shown to slow and crowding clients."""
 
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.serving import onnx_files
-from tests.serving.live import Live, eventually, serving
+from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
+from tests.waiting import TIMEOUT_S, eventually
 from tpx.options import build
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import DATA, END_HEADERS, HEADERS, PREFACE
-from tpx.protocol.http2.hpack import encode_stateless
+from tpx.protocol.http2.frames import PREFACE
 from tpx.serving.endpoints import grpc_limits, http_limits
 from tpx.serving.options import ServeConfig
 
@@ -86,16 +85,11 @@ def test_a_compression_level_is_an_effort(level: Any, encoding: str, effort: int
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server that waits for a second, and knows a client by four connections."""
+    """A server that has a client go after an idle second, and knows a client by four connections."""
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "net", onnx_files.doubling())
     with serving(
         repository,
-        http_header_timeout_secs=1,
-        http_body_timeout_secs=1,
-        http_idle_timeout_secs=1,
-        grpc_preface_timeout_secs=1,
-        grpc_message_timeout_secs=1,
         grpc_max_connection_idle=1000,
         max_connections_per_client=4,
     ) as live:
@@ -106,76 +100,16 @@ def port_of(live: Live, service: str) -> int:
     return live.ports["HTTPService" if service == "http" else "GRPCInferenceService"]
 
 
-def ending(live: Live, service: str, first: bytes, drip: bytes = b"", until: bytes | None = None) -> bytes:
-    """All that a client is told which sends this, then a byte of `drip` every 0.4 s, until it is left or has
-    been told `until`."""
-    with socket.create_connection(("127.0.0.1", port_of(live, service)), timeout=0.4) as client:
-        client.sendall(first)
-        got, drops = b"", list(drip)
-        ends = time.perf_counter() + 8
-        while time.perf_counter() < ends:
-            try:
-                chunk = client.recv(65536)
-            except TimeoutError:
-                if drops:
-                    client.sendall(bytes((drops.pop(0),)))
-                continue
-            got += chunk
-            if not chunk or (until is not None and until in got):
-                return got
-        raise AssertionError(f"it was not left, and told {got!r}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drip", [b"", b"X-Slow: 1234567890123456"], ids=["silent", "dripping"])
-def test_a_head_that_takes_too_long_is_answered_408(impatient: Live, drip: bytes) -> None:
-    told = ending(impatient, "http", b"GET /v2 HTTP/1.1\r\nHost: a\r\n", drip)
-    assert told.startswith(b"HTTP/1.1 408 ")
-    assert b"no complete request head within 1 s" in told
-
-
-@pytest.mark.slow
-def test_a_body_that_stops_is_answered_408(impatient: Live) -> None:
-    head = b"POST /v2/models/net/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
-    told = ending(impatient, "http", head + b"{")
-    assert told.startswith(b"HTTP/1.1 408 ")
-    assert b"no byte of the announced body for 1 s" in told
-
-
-@pytest.mark.slow
-def test_an_idle_connection_is_closed(impatient: Live) -> None:
-    told = ending(impatient, "http", b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
-    assert told.startswith(b"HTTP/1.1 200 ")
-    assert told.count(b"HTTP/1.1") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drip", [b"", PREFACE], ids=["silent", "dripping"])
-def test_a_connection_that_does_not_begin_to_speak_is_closed(impatient: Live, drip: bytes) -> None:
-    ending(impatient, "grpc", b"", drip)
-
-
-@pytest.mark.slow
-def test_a_call_whose_message_does_not_come_ends_with_a_status(impatient: Live) -> None:
-    block = encode_stateless(
-        [
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
-            (b":authority", b"a"),
-            (b"te", b"trailers"),
-            (b"content-type", b"application/grpc"),
-        ]
-    )
-    begun = frames.frame(HEADERS, END_HEADERS, 1, block) + frames.frame(DATA, 0, 1, b"\0\0\0\1\0half")
-    words = b"no byte of the request message for 1 s"
-    assert words in ending(impatient, "grpc", PREFACE + frames.settings_frame({}) + begun, until=words)
-
-
 @pytest.mark.slow
 def test_a_grpc_connection_without_calls_is_told_to_go(impatient: Live) -> None:
-    goaway = frames.goaway(frames.MAX_STREAM_ID, frames.ErrorCode.NO_ERROR)
-    assert goaway in ending(impatient, "grpc", PREFACE + frames.settings_frame({}), until=goaway)
+    goaway, told = frames.goaway(frames.MAX_STREAM_ID, frames.ErrorCode.NO_ERROR), b""
+    address = ("127.0.0.1", port_of(impatient, "grpc"))
+    with socket.create_connection(address, timeout=TIMEOUT_S) as client:
+        client.sendall(PREFACE + frames.settings_frame({}))
+        while goaway not in told:
+            chunk = client.recv(65536)
+            assert chunk
+            told += chunk
 
 
 @pytest.mark.slow

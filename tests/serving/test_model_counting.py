@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.serving.engine import batcher, closed_gate, entered, serving, until
+from tests.serving.engine import batcher, closed_gate, entered, serving
 from tests.serving.fakes import FakeModel
+from tests.waiting import until
 from tpx.errors import ExecutionError, Overloaded
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.distributions.latencies import latencies_of

@@ -9,8 +9,8 @@ import pytest
 
 from tests.serving.engine import batcher, doubled, serving
 from tests.serving.fakes import FakeModel, double
-from tpx.errors import Code, ExecutionError, InvalidRequest, TpxError
-from tpx.serving.backends.contract import Arrays
+from tpx.errors import Code, ExecutionError, InvalidRequest, LoadError, TpxError
+from tpx.serving.backends.contract import Arrays, InstanceSpec, ResponseSender
 
 INLINE = 10_000_000_000
 
@@ -169,3 +169,26 @@ def test_instances_of_a_model_that_cannot_start_are_ended() -> None:
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("net_")]
 
     asyncio.run(scene())
+
+
+def test_a_backend_that_only_responds_is_refused_for_a_model_that_is_not_decoupled() -> None:
+    class Responding:
+        closed = False
+
+        def respond(self, inputs: Arrays, responses: ResponseSender) -> None: ...
+        def close(self) -> None:
+            self.closed = True
+
+    executor = Responding()
+
+    class Opened(FakeModel):
+        def executor(self, spec: InstanceSpec, config: Any) -> Any:
+            return executor
+
+    async def scene() -> None:
+        async with serving(Opened()):
+            pass
+
+    with pytest.raises(LoadError, match="computes only decoupled models"):
+        asyncio.run(scene())
+    assert executor.closed

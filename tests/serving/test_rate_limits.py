@@ -1,17 +1,21 @@
-"""The rate limiter on a real server: who computes at the same time, and what cannot be loaded."""
+"""The rate limiter on a real server: which requests are computed together, and what cannot be loaded."""
 
+import json
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.serving.live import Live, floats, serving
+from tpx.serving.tracing.flags import trace_flag
 
-DELAY_MS = 150
-TRIES = 20
-"""What is not held up takes as short a time at least once, however busy the machine is."""
+DELAY_MS = 40
+ROUNDS = 8
+"""Requests that may be computed together are so in one of these, however busy the machine is."""
 IO = "data_type: TYPE_FP32 dims: [ 2 ]"
 
 
@@ -30,8 +34,31 @@ def resource(name: str = "R", count: int = 1, more: str = "") -> str:
     return f"resources [{{ name: '{name}' count: {count} {more} }}]"
 
 
-def seconds(live: Live, models: Sequence[str]) -> float:
-    """How long one request to each of the models takes when all are sent at once; all are answered."""
+@contextmanager
+def limited(repository: Path, **options: Any) -> Iterator[tuple[Live, Path]]:
+    """A server with the limiter, and the file that has the times of every computation when it has ended."""
+    file = repository.with_suffix(".json")
+    words = (f"triton,file={file}", "level=TIMESTAMPS", "rate=1")
+    options = {"rate_limit": "execution_count", "trace_config": tuple(map(trace_flag, words)), **options}
+    with serving(repository, **options) as live:
+        yield live, file
+
+
+def most_at_once(file: Path, *models: str) -> int:
+    """Return how many requests to these models, or to all, were computed at the same time."""
+    records = json.loads(file.read_bytes())
+    names = {record["id"]: record["model_name"] for record in records if "model_name" in record}
+    changes = sorted(
+        (stamp["ns"], {"COMPUTE_START": 1, "COMPUTE_END": -1}[stamp["name"]])
+        for record in records
+        for stamp in record.get("timestamps", ())
+        if stamp["name"] in ("COMPUTE_START", "COMPUTE_END") and (not models or names[record["id"]] in models)
+    )
+    return max(accumulate(change for _, change in changes))
+
+
+def ask(live: Live, models: Sequence[str]) -> None:
+    """Send one request to each of the models at once; all are answered."""
     bodies: list[bytes] = []
 
     def send(model: str) -> None:
@@ -40,57 +67,55 @@ def seconds(live: Live, models: Sequence[str]) -> float:
         bodies.append(answer.tail)
 
     threads = [threading.Thread(target=send, args=(model,)) for model in models]
-    began = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    took = time.perf_counter() - began
     assert bodies == [floats([1, 2]).tobytes()] * len(models)
-    return took * 1000
 
 
 def test_instances_of_two_models_take_turns_for_one_resource(tmp_path: Path) -> None:
     write(tmp_path, "a", resource())
     write(tmp_path, "b", resource())
-    with serving(tmp_path, rate_limit="execution_count") as live:
-        assert seconds(live, ["a", "b"]) > 2 * DELAY_MS - 5
-        assert seconds(live, ["a", "b", "b"]) > 3 * DELAY_MS - 5
+    with limited(tmp_path) as (live, file):
+        for models in (["a", "b"], ["a", "b", "b"]):
+            ask(live, models)
+    assert most_at_once(file) == 1
 
 
-@pytest.mark.slow
 def test_without_the_limiter_resources_mean_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "a", resource())
     write(tmp_path, "b", resource())
-    with serving(tmp_path, rate_limit_resource=("R:1",)) as live:
-        assert any(seconds(live, ["a", "b"]) < 2 * DELAY_MS - 5 for _ in range(TRIES))
+    with limited(tmp_path, rate_limit="off", rate_limit_resource=("R:1",)) as (live, file):
+        for _ in range(ROUNDS):
+            ask(live, ["a", "b"])
+    assert most_at_once(file) == 2
     assert "--rate-limit-resource has no effect without --rate-limit execution_count" in caplog.text
 
 
-@pytest.mark.slow
 def test_an_explicit_amount_lets_more_run_at_the_same_time(tmp_path: Path) -> None:
     write(tmp_path, "a", resource(), count=3)
-    with serving(tmp_path, rate_limit="execution_count", rate_limit_resource=("R:2",)) as live:
-        assert any(seconds(live, ["a"] * 2) < 2 * DELAY_MS - 5 for _ in range(TRIES))
-        assert seconds(live, ["a"] * 3) > 2 * DELAY_MS - 5
+    with limited(tmp_path, rate_limit_resource=("R:2",)) as (live, file):
+        for _ in range(ROUNDS):
+            ask(live, ["a"] * 3)
+    assert most_at_once(file) == 2
 
 
-@pytest.mark.slow
 def test_models_that_need_nothing_are_not_held_up(tmp_path: Path) -> None:
     write(tmp_path, "a", resource())
     write(tmp_path, "b", resource())
     write(tmp_path, "free")
-    with serving(tmp_path, rate_limit="execution_count") as live:
-        busy = threading.Thread(target=seconds, args=(live, ["a", "b"] * 8))
-        busy.start()
-        assert any(seconds(live, ["free"]) < 2 * DELAY_MS - 5 for _ in iter(busy.is_alive, False))
-        busy.join()
+    with limited(tmp_path) as (live, file):
+        for _ in range(ROUNDS):
+            ask(live, ["a", "b", "free"])
+    assert most_at_once(file, "a", "b") == 1
+    assert most_at_once(file) == 2
 
 
 def test_an_instance_in_its_turn_takes_a_batch(tmp_path: Path) -> None:
     write(tmp_path, "a", resource(), "dynamic_batching { max_queue_delay_microseconds: 9000000 }", count=2)
     with serving(tmp_path, rate_limit="execution_count") as live:
-        seconds(live, ["a"] * 4)
+        ask(live, ["a"] * 4)
         [item] = live.get("/v2/models/a/stats").json["model_stats"]
         assert (item["inference_count"], item["execution_count"]) == (4, 1)
 
@@ -106,11 +131,11 @@ def test_sequences_take_turns_too(tmp_path: Path) -> None:
 def test_an_unloaded_model_gives_back_what_it_took(tmp_path: Path) -> None:
     write(tmp_path, "big", resource(count=5))
     write(tmp_path, "small", resource(count=3), count=2)
-    options = {"rate_limit": "execution_count", "model_control_mode": "explicit", "load_model": ("*",)}
-    with serving(tmp_path, **options) as live:
-        assert seconds(live, ["big", "small"]) > 2 * DELAY_MS - 5
+    with limited(tmp_path, model_control_mode="explicit", load_model=("*",)) as (live, file):
+        ask(live, ["big", "small"])
         assert live.http("POST", "/v2/repository/models/big/unload").status == 200
-        seconds(live, ["small"])
+        ask(live, ["small"])
+    assert most_at_once(file) == 1
 
 
 @pytest.mark.parametrize(

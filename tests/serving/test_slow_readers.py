@@ -3,10 +3,9 @@
 import asyncio
 import json
 import socket
-import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import psutil
@@ -14,24 +13,22 @@ import pytest
 from hpack import Encoder
 
 from tests.protocol.http2.raw import RawPeer, grpc_headers
-from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.frontends.streams import (
     STREAM,
     Events,
     Response,
     counters,
-    eventually,
     repeat,
     repeat_body,
     request,
     stream,
     write_streaming_models,
 )
-from tests.serving.live import Live, floats, serving
+from tests.serving.live import Live, binary_request, floats, reset, serving
+from tests.waiting import eventually, stands
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import MAX_WINDOW, PREFACE, Setting
-from tpx.protocol.tensors import Tensor
 
 MB = 1 << 20
 ENDLESS = 400_000
@@ -56,17 +53,6 @@ def settled(live: Live, model: str = "lone") -> int:
     return stands(lambda: made(live, model))
 
 
-def stands(count: Callable[[], int]) -> int:
-    """What is counted once it has begun and does not change any more, at four looks one after the other."""
-    looks = [count()]
-    ends = time.perf_counter() + 30
-    while looks[-1] == 0 or looks[-4:] != looks[-1:] * 4:
-        assert time.perf_counter() < ends, "it goes on and on"
-        time.sleep(0.1)
-        looks.append(count())
-    return looks[-1]
-
-
 @contextmanager
 def little_memory(most: int) -> Iterator[None]:
     """What happens inside takes no more than `most` bytes."""
@@ -83,11 +69,6 @@ def others_are_served(live: Live) -> None:
     with stream(live) as calls:
         calls.send(request("repeat", repeat([1, 2])), request("double", {"x": floats([3, 4])}))
         assert len(calls.rest()) == 3
-
-
-def reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
 
 
 @pytest.mark.slow
@@ -202,23 +183,22 @@ def test_requests_of_a_stream_whose_answers_nobody_reads_are_not_computed(live: 
 
 
 def test_pipelined_requests_whose_answers_nobody_reads_are_not_computed(live: Live) -> None:
-    head, tail = encode_infer_request([Tensor.from_numpy("x", np.zeros((1, 64 << 10), np.float32))])
-    body = head + b"".join(bytes(part) for part in tail)
-    line = (
-        b"POST /v2/models/double/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\n"
-        % len(head)
-    )
-    whole = line + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    whole = binary_request("double", {"x": np.zeros((1, 64 << 10), np.float32)})
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", live.http_port))
         connection.setblocking(False)
-        sent, ends = 0, time.perf_counter() + 1
-        while time.perf_counter() < ends:
-            try:
-                sent += connection.send(whole[sent % len(whole) :])
-            except BlockingIOError:
-                time.sleep(0.01)
+        sent = 0
+
+        def pushed() -> int:
+            """Send as much as is taken; return how much that is altogether."""
+            nonlocal sent
+            with suppress(BlockingIOError):
+                while sent < 100 * len(whole):
+                    sent += connection.send(whole[sent % len(whole) :])
+            return sent
+
+        stands(pushed)
         computed = stands(lambda: counters(live, "double")["success"])
         assert computed < 30, "the kernel's buffers and one answer"
         assert sent < 60 * len(whole)
@@ -257,7 +237,7 @@ def test_a_reader_as_slow_as_its_model_is_not_taken_for_a_deaf_one(
     ):
         client.head()
         settled(strict)
-        for _ in range(30):
+        for _ in range(18):
             assert client.socket.recv(20_000)
             time.sleep(0.14)
         assert counters(strict, "lone")["CANCELED"] == 0

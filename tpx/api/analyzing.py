@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.file import complete_options
+from tpx.analyzer.options.file import check_options
 from tpx.analyzer.profile import Event
+from tpx.analyzer.reports import page
 from tpx.analyzer.reports.json import report_text
-from tpx.analyzer.reports.page import build
 from tpx.analyzer.reports.tables import inference_table
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
@@ -20,6 +20,7 @@ from tpx.analyzer.verdict import ModelVerdict, judge
 from tpx.api.measuring import data_frame, embedded
 from tpx.api.serving import RunningServer, run_in_thread
 from tpx.cli.launching import open_search
+from tpx.options import build, given_in_mapping
 from tpx.report import html
 
 if TYPE_CHECKING:
@@ -56,10 +57,10 @@ class AnalysisRun:
     def to_html(self, path: str | Path | None = None) -> str:
         """Return the report as one page; write it to `path` if given."""
         view = ReportView.of(self.run, repository=self.directory / "variants", export_path=self.directory)
-        page = html.render(build(view))
+        text = html.render(page.build(view))
         if path is not None:
-            Path(path).write_text(page, encoding="utf-8")
-        return page
+            Path(path).write_text(text, encoding="utf-8")
+        return text
 
     def __repr__(self) -> str:
         return f"<AnalysisRun: {self.verdict}>"
@@ -100,7 +101,7 @@ def analyze(
             "triton_grpc_endpoint": target.grpc,
             "triton_metrics_url": f"http://{target.metrics}/metrics",
         }
-    spec: ProfileSpec = complete_options(given)
+    spec = check_options(build(ProfileSpec, given_in_mapping(ProfileSpec, given, source="tpx.analyze")))
     run_in_thread(lambda stop: _run_search(spec, stop))
     return AnalysisRun(Run.from_records(read_last_run(spec.output.journal_path)), place)
 

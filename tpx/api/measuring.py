@@ -11,10 +11,11 @@ from tpx.api.serving import RunningServer, run_in_thread
 from tpx.cli.perf_compare import levels_of
 from tpx.errors import UsageError
 from tpx.options import build, given_in_mapping
-from tpx.perf.compare import Comparison, Levels, Strictness, read_levels
+from tpx.perf.compare import Comparison, Levels, read_levels
 from tpx.perf.compare import compare as compare_levels
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
+from tpx.perf.options.measuring import Strictness
 from tpx.perf.report.json import json_text
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build as build_page
@@ -127,7 +128,7 @@ class RunComparison:
         return "worse" if "worse" in findings else "better" if "better" in findings else "same"
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per load and figure: requests per second, or ns of latency."""
+        """Return one row per load and figure: inferences per second, or ns of latency."""
         columns = ("load", "figure", "before", "after", "relative", "low", "high", "p_value", "finding")
         differences = self.comparison.differences
         return data_frame([{name: getattr(each, name) for name in columns} for each in differences])

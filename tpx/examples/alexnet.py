@@ -201,7 +201,7 @@ def _write_alexnet(directory: Path) -> None:
 
 ALEXNET = Example(
     name="alexnet",
-    description="AlexNet's architecture with random weights: an image of 224x224 pixels to 1000 classes",
+    description="AlexNet with random weights: classifies a 224x224 image into 1000 classes",
     config=CONFIG,
     size_bytes=4 * PARAMETERS + 128 * 1024,
     needs_onnx=True,

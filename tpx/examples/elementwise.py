@@ -140,7 +140,7 @@ def _write_accumulator(directory: Path) -> None:
 
 ACCUMULATOR = Example(
     name="accumulator",
-    description="adds up the requests of a sequence: a model whose memory the server keeps",
+    description="sums the requests of a sequence; the server keeps its state",
     config=ACCUMULATOR_CONFIG,
     size_bytes=SIZE_BYTES,
     needs_onnx=True,

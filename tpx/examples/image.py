@@ -217,7 +217,7 @@ _write_nothing = text_file("1/README", "An ensemble needs a version directory an
 IMAGE = (
     Example(
         name="image_preprocess",
-        description="makes pictures of any size 64x64 floats; the first step of image_ensemble",
+        description="resizes an image of any size to 64x64; the first step of image_ensemble",
         config=_PREPARE_CONFIG,
         size_bytes=_SIZE_BYTES,
         needs_onnx=True,
@@ -225,7 +225,7 @@ IMAGE = (
     ),
     Example(
         name="image_classification",
-        description="tells which colour a picture has; a step of image_ensemble",
+        description="classifies an image by its color; a step of image_ensemble",
         config=_CLASSIFY_CONFIG,
         size_bytes=_SIZE_BYTES,
         needs_onnx=True,
@@ -233,7 +233,7 @@ IMAGE = (
     ),
     Example(
         name="image_segmentation",
-        description="tells which colour each pixel has; a step of image_ensemble",
+        description="classifies each pixel by its color; a step of image_ensemble",
         config=_SEGMENT_CONFIG,
         size_bytes=_SIZE_BYTES,
         needs_onnx=True,
@@ -241,7 +241,7 @@ IMAGE = (
     ),
     Example(
         name="image_ensemble",
-        description="a picture in, its colour and a mask out: an ensemble of the three models before",
+        description="image in, color and mask out: an ensemble of the three models above",
         config=_format_ensemble(
             _IMAGE_ENSEMBLE,
             "image_ensemble",
@@ -265,7 +265,7 @@ PHOTO = (
     ),
     Example(
         name="photo_ensemble",
-        description="a JPEG or PNG in, its colour and a mask out: DALI, then two ONNX models",
+        description="JPEG or PNG in, color and mask out: DALI, then two ONNX models",
         config=_format_ensemble(
             _PHOTO_ENSEMBLE,
             "photo_ensemble",

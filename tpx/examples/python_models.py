@@ -61,7 +61,7 @@ MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))
 
 
 class TritonPythonModel:
-    """Five opinions of another model on slightly different images, averaged."""
+    """Average another model over slightly shifted images."""
 
     async def execute(self, requests):
         return list(await asyncio.gather(*map(self.answer, requests)))
@@ -96,7 +96,7 @@ PYTHON = (
     ),
     Example(
         name="mnist_vote",
-        description="five opinions of mnist on a digit: a Python model that calls another model",
+        description="averages mnist over five shifts of an image: a Python model that calls another model",
         config=MNIST_VOTE_CONFIG,
         size_bytes=20 * 1024,
         calls=("mnist",),

@@ -25,10 +25,7 @@ class Handshakes:
     """
 
     def __init__(
-        self,
-        factory: Callable[[], asyncio.BaseProtocol],
-        tls: ssl.SSLContext,
-        admits: Callable[[str], bool],
+        self, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext, admits: Callable[[str], bool]
     ) -> None:
         self._factory = factory
         self._tls = tls

@@ -165,7 +165,6 @@ class _Brackets:
 
     def __init__(self, text: memoryview) -> None:
         self._text = text
-        self._open: list[tuple[int, bool]] = []  # position, and True for a list
         self._steps = 0
 
     def lists(self) -> Iterator[tuple[int, int]]:

@@ -175,11 +175,8 @@ def _convert_numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
     word = _TYPE_WORDS.get(target.kind, "boolean as boolean")
     mismatch = f"Unable to parse 'data': attempt to access JSON non-{word} (input '{name}')"
     kinds = set(map(type, flat))
-    if not kinds <= {
-        int,
-        float,
-        bool,
-    }:  # numpy would turn numbers among strings into strings as long as the longest
+    # numpy would turn numbers among strings into strings as long as the longest
+    if not kinds <= {int, float, bool}:
         raise InvalidRequest(mismatch)
     try:
         array = np.array(flat)

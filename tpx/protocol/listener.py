@@ -21,7 +21,7 @@ from tpx.protocol.write_buffer import WriteCoalescing
 log = logging.getLogger(__name__)
 
 LINGER_S = 3
-"""Seconds that the peer has to close a connection that we have ended."""
+"""Seconds that the peer has to close a connection that we have ended, as it may still read our last bytes."""
 
 _TCP_ESTABLISHED = 1
 _ACCEPTED_AT_ONCE = 64
@@ -175,7 +175,19 @@ class Listener:
         """Register a connection; refuse it if it is over a limit."""
         self._connections.add(connection)
         self._coalescing.connections = len(self._connections)
-        self._accept_more()
+        # accept what waits, up to a limit: uvloop accepts only one connection per loop iteration, so clients
+        # that reconnect constantly could fill the backlog and lock others out
+        loop = asyncio.get_running_loop()
+        for listening in self._listening:
+            while len(self._accepting) < _ACCEPTED_AT_ONCE:
+                try:
+                    accepted, _ = listening.accept()
+                except OSError:  # none waits, it has been closed again, or no descriptor is left
+                    break
+                accepted.setblocking(False)
+                task = loop.create_task(self._connect(accepted))
+                self._accepting.add(task)
+                task.add_done_callback(self._accepting.discard)
         excess, reason = len(self._connections) - self._max_connections, ""
         if excess > 0:
             reason = f"the server has {self._max_connections} connections, its limit"
@@ -194,22 +206,6 @@ class Listener:
             connection.abort()
         else:
             connection.refuse(reason)
-
-    def _accept_more(self) -> None:
-        """Accept the connections that wait, up to a limit. uvloop accepts only one per loop iteration,
-        so clients that reconnect constantly could fill the backlog and lock others out.
-        """
-        loop = asyncio.get_running_loop()
-        for listening in self._listening:
-            while len(self._accepting) < _ACCEPTED_AT_ONCE:
-                try:
-                    accepted, _ = listening.accept()
-                except OSError:  # none waits, it has been closed again, or no descriptor is left
-                    break
-                accepted.setblocking(False)
-                task = loop.create_task(self._connect(accepted))
-                self._accepting.add(task)
-                task.add_done_callback(self._accepting.discard)
 
     async def _connect(self, accepted: socket.socket) -> None:
         with suppress(OSError):

@@ -130,6 +130,7 @@ class MemoryBudget:
             return
         self._drop_silent_requests()
         self.relieve(self.limit_bytes * _RELIEVED)
+        # refusing a request may close other connections, which then no longer wait
         for account, waiter in list(self._waiting.items()):
             if self._tick - waiter.since > self._wait_s and self._waiting.pop(account, None) is not None:
                 waiter.refuse()
@@ -166,7 +167,7 @@ class MemoryBudget:
         holders = [
             (account.holder.reads, -account.answers, account) for account in self._accounts if account.answers
         ]
-        for reads, _, account in sorted(holders, key=lambda each: each[:2]):
+        for reads, _, account in sorted(holders, key=lambda each: each[:2]):  # accounts have no order
             if self.held <= aim or (reads and not also_read):
                 return
             account.holder.drop_answers()

@@ -165,17 +165,10 @@ class ConfigPart:
     path: str
     name: str
     line: int
-    column: int
     begins: tuple[int, int]
     """Position (line, column) of the name; for further values of a list, of the value."""
     value: str = ""
     inner: "list[ConfigPart]" = field(default_factory=list)
-
-    def walk(self) -> "Iterator[ConfigPart]":
-        """Yield this field and all fields below it."""
-        yield self
-        for part in self.inner:
-            yield from part.walk()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +240,7 @@ class _TextReader:
         token = self._peek()
         where = token if listed and token is not None and token.text in "{<" else named
         place = self._find_position(where.offset)
-        part = ConfigPart(below, named.text, *place, begins=place)
+        part = ConfigPart(below, named.text, place[0], place)
         if token is None:
             return part
         self._at += 1
@@ -321,7 +314,7 @@ def explain(text: str, complaint: str) -> str:
 def field_at(text: str, line: int, column: int) -> str:
     """Return the path of the field at a position, or "" if there is none."""
     best = ""
-    for part in _iter_all(read_parts(text)):
+    for part in all_parts(read_parts(text)):
         if part.begins <= (line, column):
             best = part.path
     return best
@@ -331,7 +324,7 @@ def locate(text: str, complaint: str) -> ConfigPart | None:
     """Return the field that an error message about a configuration refers to, or None.
 
     Searches the part whose name the message quotes, if any, and otherwise the whole text, for a field
-    that the message mentions.
+    that the message quotes or else mentions.
     """
     parts = read_parts(text)
     mentioned = re.findall(r"[a-z_]{3,}", complaint)
@@ -343,16 +336,17 @@ def locate(text: str, complaint: str) -> ConfigPart | None:
         *tensors,
         *(_OTHER_WORDS[word] for word in mentioned if word in _OTHER_WORDS),
     }
-    quoted = set(re.findall(r"'([^']*)'", complaint)) | set(re.findall(r"[\w.-]+", complaint))
-    named = [part for part in _iter_all(parts) if _read_name(part) in quoted and part.name in words]
+    quoted = set(re.findall(r"'([^']*)'", complaint))
+    names = quoted.union(re.findall(r"[\w.-]+", complaint))
+    named = [part for part in all_parts(parts) if _read_name(part) in names and part.name in words]
     if named:
         return _find_mentioned(named[-1].inner, words) or named[-1]
-    return _find_mentioned(parts, words)
+    return _find_mentioned(parts, quoted) or _find_mentioned(parts, words)
 
 
 def _find_mentioned(parts: Sequence[ConfigPart], words: set[str]) -> ConfigPart | None:
     """Return the deepest field that the message mentions; the last of several."""
-    found = [part for part in _iter_all(parts) if part.name in words - {"name", "input", "output"}]
+    found = [part for part in all_parts(parts) if part.name in words - {"name", "input", "output"}]
     return max(reversed(found), key=lambda part: part.path.count("."), default=None)
 
 
@@ -361,9 +355,11 @@ def _read_name(part: ConfigPart) -> str | None:
     return names[0] if names else None
 
 
-def _iter_all(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:
+def all_parts(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:
+    """Yield the fields and all fields below them."""
     for part in parts:
-        yield from part.walk()
+        yield part
+        yield from all_parts(part.inner)
 
 
 def _suggest_correction(complaint: str) -> str:

@@ -155,16 +155,16 @@ def _split_packed(tag: int, numbers: memoryview) -> Iterator[bytes]:
         at = stop
 
 
-def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
+def split_raw_inputs(data: Buffer) -> tuple[int, list[memoryview]]:
     """Return the start of the trailing run of raw_input_contents, and views of its entries.
 
-    `start` is a field boundary from which to walk. A message that is not a plain sequence of fields
+    A message that is not a plain sequence of fields
     with the tensors last is left to the protobuf parser as a whole. Raises InvalidRequest for a message
     with so many fields, or so large and malformed, that parsing would take a multiple of its size.
     """
     view = memoryview(data)
     end = len(view)
-    at = start
+    at = 0
     begins = -1
     count = 0
     last = True
@@ -189,6 +189,6 @@ def split_raw_inputs(data: Buffer, start: int) -> tuple[int, list[memoryview]]:
                 )
     except IndexError:
         at = end + 1
-    if at > end and end - start > LARGE_BYTES:
+    if at > end > LARGE_BYTES:
         raise InvalidRequest(NO_REQUEST)
     return (begins, raw) if begins >= 0 and last and at == end else (end, [])

@@ -54,6 +54,7 @@ class Turns:
         self._scheduled = False
         ends = self.clock() + self.share_s
         try:
+            # those that wait again while this runs have their turn in a later iteration
             for _ in range(len(self._waiting)):
                 self._waiting.popleft()()
                 if self.clock() > ends:
@@ -67,14 +68,7 @@ class Turns:
 class BufferedReader(asyncio.Protocol):
     """Base of connections of any protocol: how they read, and how they share the event loop."""
 
-    __slots__ = (
-        "_awaits_turn",
-        "_limited",
-        "_read_large",
-        "_reads_into_buffers",
-        "_turn_ends",
-        "_turns",
-    )
+    __slots__ = ("_awaits_turn", "_limited", "_read_large", "_reads_into_buffers", "_turn_ends", "_turns")
 
     def __init__(self) -> None:
         self._reads_into_buffers = False
@@ -155,6 +149,7 @@ class _IntoBuffers(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._landing is None:
+            # a copy: all connections share the scratch buffer
             self._connection.data_received(bytes(self._scratch[:nbytes]))
         else:
             self._connection.landed(nbytes)

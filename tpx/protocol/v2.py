@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
@@ -31,6 +32,13 @@ class RequestedOutput:
     parameters: dict[str, Parameter] = field(default_factory=dict)
 
 
+class HeldRegion(Protocol):
+    """A region of shared memory that requests in flight hold."""
+
+    users: int
+    """Number of these requests."""
+
+
 @dataclass(slots=True, kw_only=True)
 class DecodedRequest:
     """Request decoded as far as possible without the model."""
@@ -42,7 +50,7 @@ class DecodedRequest:
     inputs: list[Tensor] = field(default_factory=list)
     shared_inputs: list[tuple[Tensor, SharedMemoryRange]] = field(default_factory=list)
     """Inputs whose data, empty here, is in shared memory."""
-    regions: Sequence[object] = ()
+    regions: Sequence[HeldRegion] = ()
     """Server objects of the regions that held the data, set once it is read."""
     outputs: list[RequestedOutput] = field(default_factory=list)
     """Requested outputs; if empty, all outputs are sent according to `default_binary`."""

@@ -79,7 +79,7 @@ def decode_infer_request(
     head = body if head_size is None else body[:head_size]
     request, lists = _parse_request(head)
     decoded = DecodedRequest(model_name=model, request_id=checked_text("id", request.id))
-    default_binary = _read_bool(request.parameters, "binary_data_output", default=False)
+    default_binary = _read_bool(request.parameters, "binary_data_output")
     decoded.parameters = _read_parameters(request.parameters)
     _check_known_parameters(decoded.parameters)
     decoded.default_binary = default_binary
@@ -257,7 +257,7 @@ def _refuse_shape(name: str, shape: Sequence[int]) -> NoReturn:
 
 def _read_output(item: _Output) -> RequestedOutput:
     parameters = dict(item.parameters)
-    binary = _read_bool(parameters, "binary_data", default=False)
+    binary = _read_bool(parameters, "binary_data")
     parameters.pop("binary_data", None)
     classes = parameters.pop("classification", 0)
     if type(classes) is not int or not 0 <= classes < 1 << 64:
@@ -286,8 +286,8 @@ def _make_type_error(_: str, key: str, kind: type) -> InvalidRequest:
     return InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch(word)}")
 
 
-def _read_bool(parameters: Mapping[str, object], key: str, *, default: bool) -> bool:
-    value = parameters.get(key, default)
+def _read_bool(parameters: Mapping[str, object], key: str) -> bool:
+    value = parameters.get(key, False)
     if not isinstance(value, bool):
         raise InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch('boolean')}")
     return value
@@ -316,4 +316,4 @@ def _check_known_parameters(parameters: Mapping[str, Parameter]) -> None:
         if key != "sequence_id" and not is_unsigned:
             raise InvalidRequest(f"Unable to parse '{key}': {_describe_mismatch('unsigned-integer')}")
     for key in ("sequence_start", "sequence_end"):
-        _read_bool(parameters, key, default=False)
+        _read_bool(parameters, key)

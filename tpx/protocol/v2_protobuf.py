@@ -67,7 +67,7 @@ def decode_infer_request(
     data: Buffer, split: tuple[int, list[memoryview]] | None = None, max_strings: int = _MAX_INT64
 ) -> DecodedRequest:
     """Decode a serialized ModelInferRequest; pass `split` if it was split already. Raises InvalidRequest."""
-    head_size, raw = split or split_raw_inputs(data, 0)
+    head_size, raw = split or split_raw_inputs(data)
     message, contents = _parse_head(memoryview(data)[:head_size])
     tensors: list[Buffer] = [*message.raw_input_contents, *raw]
     decoded = DecodedRequest(
@@ -99,7 +99,7 @@ def decode_infer_request(
 def request_id_of(data: Buffer) -> str:
     """Return the ID of a request that was refused, or "" if it cannot be read."""
     try:
-        return str(_parse_head(memoryview(data)[: split_raw_inputs(data, 0)[0]])[0].id)
+        return str(_parse_head(memoryview(data)[: split_raw_inputs(data)[0]])[0].id)
     except InvalidRequest:
         return ""
 

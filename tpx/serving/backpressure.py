@@ -11,25 +11,21 @@ RESPONSE_BYTES = 1 << 10
 class ResponseBackpressure:
     """Pauses the thread that produces the responses of one request; the event loop resumes it."""
 
-    __slots__ = ("_ahead", "_changed", "_ended", "_stalled")
+    __slots__ = ("_ahead", "_changed", "_ended", "stalled")
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._ahead = 0
-        self._stalled = False
+        self.stalled = False
+        """True while the client has stopped reading."""
         self._ended = False
-
-    @property
-    def stalled(self) -> bool:
-        """Return whether the client has stopped reading."""
-        return self._stalled
 
     # called by the thread
 
     def advance(self, size: int) -> bool:
         """Wait until a response of `size` bytes may be sent. Return False once the request has ended."""
         with self._changed:
-            while (self._stalled or self._ahead > AHEAD_BYTES) and not self._ended:
+            while (self.stalled or self._ahead > AHEAD_BYTES) and not self._ended:
                 self._changed.wait()
             self._ahead += size + RESPONSE_BYTES
             return not self._ended
@@ -50,7 +46,7 @@ class ResponseBackpressure:
     def stall(self, stalled: bool) -> None:
         """Pause or resume, depending on whether the client reads."""
         with self._changed:
-            self._stalled = stalled
+            self.stalled = stalled
             self._changed.notify()
 
     def end(self) -> None:

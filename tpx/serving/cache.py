@@ -8,11 +8,10 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tpx.errors import UsageError
 from tpx.protocol.tensors import Tensor
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import CacheMiss, InferRequest, InferResponse
 from tpx.serving.statistics import ModelStatistics
 
 _clock = time.perf_counter_ns
@@ -87,7 +86,7 @@ class CachedModel:
         response = self._cache.get(key)
         now_ns = _clock()
         if response is None:
-            request.cache_miss = Miss(key, now_ns - began_ns)
+            request.cache_miss = CacheMiss(key, now_ns - began_ns)
             return None
         self._statistics.cached(now_ns - began_ns, now_ns)
         if len(response.outputs) != len(request.head.outputs):  # the model omitted some outputs
@@ -98,19 +97,13 @@ class CachedModel:
 
     def keep(self, request: InferRequest, response: InferResponse) -> None:
         """Store the response of a request that missed; errors are not stored."""
-        miss: Miss = request.cache_miss
+        miss = request.cache_miss
+        assert miss is not None
         began_ns = _clock()
         if response.error is None:
             self._cache.put(miss.key, response)
         now_ns = _clock()
         self._statistics.missed(miss.lookup_ns + now_ns - began_ns, now_ns)
-
-
-class Miss(NamedTuple):
-    """A cache miss: the key for the response, and the duration of the lookup."""
-
-    key: bytes
-    lookup_ns: int
 
 
 def _copy_with_outputs(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:

@@ -428,7 +428,10 @@ class DataPlane:
         self._check_strings(model.bind(request))
         for (tensor, _), shared_input in zip(request.shared_inputs, inputs, strict=True):
             if tensor.datatype == "BYTES":
-                _check_lengths(tensor, shared_input, model.name, request.request_id)
+                try:
+                    shared_input.check_strings(tensor.name, model.name, math.prod(tensor.shape))
+                except InvalidRequest as exc:
+                    raise with_request_id(exc, request.request_id) from exc
         raise self._postpone_reads(request, inputs, size)
 
     def _postpone_reads(self, request: DecodedRequest, inputs: Sequence[SharedInput], size: int) -> Postponed:
@@ -442,17 +445,13 @@ class DataPlane:
         return Postponed(self.offload, size, read)
 
     def _reads_later(self, head: RequestHead) -> bool:
-        """Return True if instances read a request's inputs; tracing needs them earlier."""
-        later = cast("Served", head.model).reads_inputs and head.total_size > CHECKED_AT_ONCE_BYTES
+        """Return True if instances read a request's large inputs; tracing needs them earlier."""
+        later = cast("Served", head.model).reads_inputs and head.total_size > COPIED_AT_ONCE_BYTES
         return later and not self.tracer.on
 
     def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
-        """Read inputs now, or leave that to the instance.
-
-        While the model computes another request, the instance would be idle during its own reads later.
-        """
-        ahead = cast("Served", head.model).in_flight and head.total_size <= COPIED_AT_ONCE_BYTES
-        if not ahead and self._reads_later(head):
+        """Read inputs now, or leave that to the instance if it takes long."""
+        if self._reads_later(head):
             head.unread = inputs
             return
         for shared_input in inputs:
@@ -483,11 +482,13 @@ class DataPlane:
         return regions
 
     def fast_path(self, head: RequestHead) -> UnscheduledPath | None:
-        """Return the fast path for requests with this head, or None if outputs need conversion or
-        scheduling may delay requests. Do not use it while the server stops or traces requests.
+        """Return the fast path for requests with this head, or None if outputs need conversion, inputs
+        are in shared memory, or scheduling may delay requests. Do not use it while the server stops or
+        traces requests.
         """
         model = head.model
-        return None if head.converted or not isinstance(model, ServedModel) else model.fast_path(head)
+        plain = not head.converted and head.shared is None
+        return model.fast_path(head) if plain and isinstance(model, ServedModel) else None
 
     def remote_path(self, head: RequestHead) -> None:
         """Return None: this process computes."""
@@ -543,13 +544,6 @@ class DataPlane:
         if given:
             self.tracer.update(parse_update(given, self.tracer.setting().fixed, got=got), model)
         return self.tracer.setting(model).as_texts()
-
-
-def _check_lengths(tensor: Tensor, there: SharedInput, model: str, request_id: str) -> None:
-    try:
-        there.check_strings(tensor.name, model, math.prod(tensor.shape))
-    except InvalidRequest as exc:
-        raise with_request_id(exc, request_id) from exc
 
 
 def _describe_tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:

@@ -25,6 +25,8 @@ from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
 _BATCHES_AT_ONCE = 64
 """Maximum number of batches computed on the event loop before it handles other events."""
+_TURN_NS = 2_000_000
+"""Time for computing batches on the event loop before it handles other events."""
 _LONE = 10
 """Limit for a lone request on the event loop, as a multiple of the limit for short executions."""
 _PURGE_S = 0.05
@@ -54,20 +56,6 @@ class ResponseSink(Protocol):
 
 class InstanceQueue:
     """Instances that take the same batches, and the batches they hold (implements CompletionSink)."""
-
-    __slots__ = (
-        "_dispatcher",
-        "_waiting",
-        "admission",
-        "again",
-        "answered",
-        "held",
-        "held_long",
-        "index",
-        "instances",
-        "responded",
-        "threads",
-    )
 
     def __init__(
         self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: ResponseSink
@@ -161,6 +149,8 @@ class Dispatcher:
         self.gathering: GatheredRequests | None = None
         self._look_scheduled = False
         self._looking = False
+        self._spent_ns = 0
+        """Time that batches have taken on the event loop since it filled a queue."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._purging: asyncio.TimerHandle | None = None
@@ -184,6 +174,7 @@ class Dispatcher:
             scheduler = self._scheduler
             self._immediate = self._queues == [self._shared] and not (scheduler.waits or scheduler.timed)
             self._affinity.open_instance(queue.index, self._clock())
+            # the limiter belongs to the event loop, and instances are created by load threads
             self._loop.call_soon_threadsafe(queue.admission.enter)
         queue.instances.append(instance)
         instance.begin(queue)
@@ -200,7 +191,9 @@ class Dispatcher:
         for queue, instance in list(self._closing):
             if self._affinity.close_instance(queue.index):
                 self._closing.remove((queue, instance))
-                self._remove(queue, instance)
+                queue.instances.remove(instance)
+                instance.leave()
+                self._drop(queue)
 
     def end_closing(self) -> None:
         """Remove the instances that wait for their last sequences. Nothing may be in flight."""
@@ -208,11 +201,6 @@ class Dispatcher:
             queue.instances.remove(instance)
             instance.leave()
         self._closing.clear()
-
-    def _remove(self, queue: InstanceQueue, instance: Instance) -> None:
-        queue.instances.remove(instance)
-        instance.leave()
-        self._drop(queue)
 
     def _drop(self, queue: InstanceQueue) -> None:
         """Drop an instance's own queue once the instance has left and the queue holds no batch."""
@@ -329,6 +317,7 @@ class Dispatcher:
         self._inline.measured_in_thread(batch.cost_ns, row_size)
         alone = not queue.held and len(batch.requests) == 1
         self._lone.measured_in_thread(batch.cost_ns, row_size, alone=alone)
+        # the shared queue has neither sequences nor a rate limit
         if queue is not self._shared:
             self._finished(queue, batch)
             self._drop(queue)
@@ -390,12 +379,15 @@ class Dispatcher:
             return  # re-entered from a reply that submitted a request: the outer call dispatches it
         self._look_scheduled = False
         gathering, self.gathering = self.gathering, None
+        # before what is queued: nothing was when these requests arrived
         if gathering is not None:
             gathering.compute_gathered()
         self._looking = True
         timed = self._scheduler.timed
+        looked_ns = self._clock() if timed else 0
         try:
-            looked_ns = self._refuse_late() if timed else 0
+            for request, error in self._scheduler.expire(looked_ns) if timed else ():
+                self._answers.refused(request, error)
             for queue in self._queues:
                 self._fill(queue)
             if self._closing:
@@ -403,15 +395,24 @@ class Dispatcher:
         finally:
             self._looking = False
         if timed:
-            self._wake_later(looked_ns)
+            # wake up when the scheduler may yield something that it did not yield at `looked_ns`
+            wake_ns = self._scheduler.wake_ns(looked_ns)
+            # an earlier timer looks again, and sets the next one then
+            if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ns = wake_ns
+            self._timer = self._loop.call_later(max(0, wake_ns - self._clock()) / 1e9, self._woken)
 
     def _fill(self, queue: InstanceQueue) -> None:
         """Keep the instances of a queue, or the event loop, busy."""
         scheduler = self._scheduler
         left = _BATCHES_AT_ONCE
+        self._spent_ns = 0
         while len(scheduler):
             # yield to the event loop before computing more on it
-            if not left:
+            if not left or self._spent_ns > _TURN_NS:
                 self._look_soon()
                 return
             if not self._dispatch(queue):
@@ -420,25 +421,9 @@ class Dispatcher:
                     self._prefetch(queue)
                 return
             left -= 1
+        # without work, a turn that it has or waits for would hold up other models
         if queue is not self._shared and not queue.held:
             queue.admission.withdraw()
-
-    def _refuse_late(self) -> int:
-        """Refuse requests that have waited too long. Return the current time in ns."""
-        now_ns = self._clock()
-        for request, error in self._scheduler.expire(now_ns):
-            self._answers.refused(request, error)
-        return now_ns
-
-    def _wake_later(self, looked_ns: int) -> None:
-        """Set a timer for when the scheduler may yield something that it did not yield at `looked_ns`."""
-        wake_ns = self._scheduler.wake_ns(looked_ns)
-        if wake_ns is None or (self._timer is not None and self._timer_ns <= wake_ns):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = wake_ns
-        self._timer = self._loop.call_later(max(0, wake_ns - self._clock()) / 1e9, self._woken)
 
     def _woken(self) -> None:
         self._timer = None
@@ -469,7 +454,9 @@ class Dispatcher:
             policy = self._lone
         if not held and row_size <= policy.row_size and compute is not None:
             compute(batch)
-            policy.measured_here(batch.ended_ns - batch.started_ns, row_size)
+            cost_ns = batch.ended_ns - batch.started_ns
+            self._spent_ns += cost_ns
+            policy.measured_here(cost_ns, row_size)
             if queue is not self._shared:
                 self._finished(queue, batch)
             queue.answered(batch)

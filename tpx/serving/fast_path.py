@@ -24,8 +24,8 @@ Answer = Callable[[BoundRows, int, int, int], None]
 Reply = Callable[[list[bytes] | None], None]
 """Receives the data of a request's outputs, or None if the request must take the regular path."""
 
-_BATCHES_AT_ONCE = 64
-"""Maximum number of gathered batches computed before the event loop handles other events."""
+_TURN_NS = 2_000_000
+"""Time for computing gathered requests before the event loop handles other events."""
 
 
 class FastPath:
@@ -71,18 +71,18 @@ class FastPath:
             self._cuts.append(slice(at, at + bound.size))
             at += bound.size
 
-    def compute(self, tensors: Sequence[Buffer], came_ns: int, answer: Answer) -> int:
+    def compute(self, tensors: Sequence[Buffer], came_ns: int, ends_ns: int, answer: Answer) -> int:
         """Compute requests of `size` bytes each, received at `came_ns`; `answer` copies their outputs.
 
-        Returns the number computed; the remaining requests must take the regular path.
+        Returns the number computed. The remaining requests must take the regular path, or wait if
+        `ends_ns` has come.
         """
         total, most = len(tensors), self.most
         done = 0
         if total >= most:
-            times = min(total // most, _BATCHES_AT_ONCE)
-            done = self._compute_alike(tensors, 0, most, times, came_ns, answer)
+            done = self._compute_alike(tensors, 0, most, (came_ns, ends_ns), answer)
         if total - done < most:
-            done += self._compute_alike(tensors, done, total - done, 1, came_ns, answer)
+            done += self._compute_alike(tensors, done, total - done, (came_ns, ends_ns), answer)
         return done
 
     def compute_one(self, tensors: Buffer) -> list[bytes] | None:
@@ -133,6 +133,7 @@ class FastPath:
         """Compute the gathered requests, called by the dispatcher."""
         tensors, replies = self._tensors, self._replies
         self._tensors, self._replies = [], []
+        ends_ns = _clock() + _TURN_NS
         done = 0
 
         def answer(bound: BoundRows, first: int, count: int, now_ns: int) -> None:  # noqa: ARG001
@@ -145,10 +146,23 @@ class FastPath:
                 replies[first + index]([data[index * size : (index + 1) * size] for data, size in parts])
 
         try:
-            self.compute(tensors, self._came_ns, answer)
+            self.compute(tensors, self._came_ns, ends_ns, answer)
         finally:
-            for reply in replies[done:]:
-                reply(None)
+            if done < len(replies) and not (
+                _clock() >= ends_ns and self._gather_again(tensors[done:], replies[done:])
+            ):
+                for reply in replies[done:]:
+                    reply(None)
+
+    def _gather_again(self, tensors: list[memoryview], replies: list[Reply]) -> bool:
+        """Compute the rest of the gathered requests in the next iteration. Return False if they must take
+        the regular path.
+        """
+        dispatcher = self._dispatcher
+        if dispatcher.gathering is not self and not dispatcher.gather(self, self.head.row_size):
+            return False
+        self._tensors[:0], self._replies[:0] = tensors, replies
+        return True
 
     def give_up_gathered(self) -> None:
         """Let the gathered requests take the regular path, because others join them."""
@@ -171,13 +185,13 @@ class FastPath:
         tensors: Sequence[Buffer],
         first: int,
         count: int,
-        times: int,
-        came_ns: int,
+        span_ns: tuple[int, int],
         answer: Answer,
     ) -> int:
-        """Compute up to `times` batches of `count` requests, beginning at `first`. Return the number of
-        requests computed.
+        """Compute batches of `count` requests, beginning at `first`, which came at the first time and until
+        the second one. Return the number of requests computed.
         """
+        came_ns, ends_ns = span_ns
         head, dispatcher = self.head, self._dispatcher
         bound = self._bound.get(count)
         if bound is None or not bound.alive:
@@ -188,8 +202,7 @@ class FastPath:
         memory = bound.inputs[0] if count == len(self._cuts) == 1 else None
         input_ns = infer_ns = output_ns = waited_ns = executions = 0
         ended_ns = _clock()
-        while executions < times:
-            index = first + executions * count
+        for index in range(first, len(tensors) - count + 1, count):
             started_ns = ended_ns
             try:
                 if memory is not None:
@@ -209,7 +222,7 @@ class FastPath:
             input_ns += gathered_ns - started_ns
             infer_ns += computed_ns - gathered_ns
             output_ns += ended_ns - computed_ns
-            if not dispatcher.computed_here(computed_ns - started_ns, row_size):
+            if not dispatcher.computed_here(computed_ns - started_ns, row_size) or ended_ns >= ends_ns:
                 break
         if executions:
             phases_ns = waited_ns, input_ns, infer_ns, output_ns

@@ -118,6 +118,11 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
 
 
+def buffered_bytes(limit: int) -> int:
+    """Return the size of the memory budget for requests and responses; `limit` is the option, or 0."""
+    return limit or available_bytes() // 4
+
+
 def available_bytes() -> int:
     """Return the memory that this process may use: the machine's, or its control groups' limit."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -142,7 +147,7 @@ def _iter_group_limits(membership: Path, root: Path) -> Iterator[int]:
 
 
 def _call_glibc(name: str, *words: int) -> None:
-    """Return a function of glibc; None with musl and on other systems."""
+    """Call a function of glibc; do nothing with musl and on other systems."""
     function: Any = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
         function(*words)

@@ -5,15 +5,14 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from tpx.errors import NotReady, TpxError
+from tpx.errors import LoadError, TpxError
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import (
     Binds,
     DecoupledExecutor,
     DividesMachine,
+    Executor,
     InstanceSpec,
     OpenModel,
     RemoteExecutor,
@@ -34,10 +33,10 @@ from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, Reque
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
+from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
-from tpx.serving.statistics import ModelStatistics
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def plan_regroup(
     add = []
     left = list(present)
     for spec in wanted:
-        same = [one for one in left if _has_same_settings(one, spec)]
+        same = [one for one in left if replace(one, name=spec.name) == spec]
         if same:
             left.remove(next((one for one in same if one.name == spec.name), same[0]))
         else:
@@ -87,15 +86,8 @@ def plan_regroup(
     return add, left
 
 
-def _has_same_settings(one: InstanceSpec, other: InstanceSpec) -> bool:
-    return replace(one, name=other.name) == other
-
-
-class ServedModel:
-    """Owner of the instances and statistics of one model version."""
-
-    composed_of: frozenset[ModelId] = frozenset()
-    levels = 0
+class ServedModel(Served):
+    """Owner of the instances of one model version."""
 
     def __init__(
         self,
@@ -106,19 +98,8 @@ class ServedModel:
         *,
         inline_below_ns: int,
     ) -> None:
-        self.config = config
-        self.name: str = config.name
-        self.model_id = ModelId(self.name, parts.namespace)
-        self.version = version
-        self.signature = parts.signature
-        self.max_batch_size = parts.signature.max_batch_size
-        self.decoupled: bool = config.model_transaction_policy.decoupled
-        """True if a request may get any number of responses."""
-        self.statistics = ModelStatistics()
-        self.retired = False
-        """True once the model takes no new requests: unloaded, or replaced by a newer load."""
+        super().__init__(config, ModelId(config.name, parts.namespace), version, parts.signature)
         self._opened = parts.opened
-        self.reads_inputs = self.in_processes = False
         self._placed: list[Placed] = []
         self._stacking = parts.stacking
         self._loop = loop
@@ -131,7 +112,6 @@ class ServedModel:
             arrivals=parts.arrivals,
         )
         self._arrivals = parts.arrivals
-        self._in_flight = 0
         self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
         self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
         self._reply = self._send if self._order is None else self._order.reply
@@ -192,7 +172,7 @@ class ServedModel:
         return not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
 
     def _create_instance(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
-        executor: Any = self._opened.executor(spec, config)
+        executor = self._opened.executor(spec, config)
         queue = self._dispatcher.queue_for(spec.needs)
         kept = None
         instance: Instance
@@ -204,6 +184,9 @@ class ServedModel:
             work: Work
             if self.decoupled and isinstance(executor, DecoupledExecutor):
                 work = DecoupledWork(spec.name, executor, self._stacking)
+            elif not isinstance(executor, Executor):
+                executor.close()
+                raise LoadError(f"the backend of model '{self.name}' computes only decoupled models")
             else:
                 if isinstance(executor, Binds) and isinstance(self._stacking, PlainStacking):
                     kept = KeptBindings(executor, batched=self.max_batch_size > 0)
@@ -214,17 +197,14 @@ class ServedModel:
 
     @property
     def healthy(self) -> bool:
-        """True if some instance accepts work; False if all processes have died."""
         instances = self._dispatcher.instances
         return not instances or any(instance.alive for instance in instances)
 
     @property
     def has_readiness_hook(self) -> bool:
-        """True if the model itself must be asked whether it is ready."""
         return any(instance.has_readiness_hook for instance in self.instances)
 
     async def check_ready(self) -> bool:
-        """Ask the model whether it is ready; True if it has no readiness hook."""
         return all(await asyncio.gather(*(instance.ready() for instance in self.instances)))
 
     @property
@@ -235,57 +215,34 @@ class ServedModel:
     def close(self) -> None:
         """Close the instances after the batches they hold; nothing may be in flight. May be called from
         any thread.
-
-        Cached heads are dropped, so that references from frontends do not keep the weights in memory.
         """
         self._dispatcher.close()
-        self.signature.forget_heads()
+        super().close()
         self._opened.close()
 
     @property
     def pending(self) -> int:
-        """Number of requests waiting for an instance."""
         return self._dispatcher.pending
 
     @property
-    def in_flight(self) -> int:
-        """Number of requests taken and not yet answered."""
-        return self._in_flight
-
-    @property
     def sequences(self) -> int:
-        """Number of sequences that have begun and not ended."""
         return self._dispatcher.sequences
 
     @property
     def abandoned(self) -> bool:
-        """True if all requests in flight were cancelled and are held by processes, which may never
-        return them.
-        """
-        return 0 < self._in_flight == sum(instance.abandoned for instance in self.instances)
-
-    @property
-    def busy(self) -> bool:
-        """True if a request is in flight or a sequence has not ended."""
-        return self._in_flight > 0 or self.sequences > 0
-
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        """Validate a request's head against this model. Raises InvalidRequest."""
-        return self.signature.bind(self, request)
+        return 0 < self.in_flight == sum(instance.abandoned for instance in self.instances)
 
     def submit(self, request: InferRequest) -> None:
         """Take a request; `reply` is called later, or before this returns. Raises RequestError."""
         if self.retired:
-            raise NotReady(
-                f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
-            )
+            raise self.not_ready()
         request.arrived_ns = _clock()
-        self._in_flight += 1
+        self.in_flight += 1
         self._arrivals.count += 1
         try:
             self._add(request)
         except TpxError as error:
-            self._in_flight -= 1
+            self.in_flight -= 1
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
 
@@ -311,7 +268,7 @@ class ServedModel:
             self._order.enter(request)
         known = self._cache.answer(request) if self._cache is not None else None
         if known is not None:
-            self._in_flight -= 1
+            self.in_flight -= 1
             if request.trace is not None:
                 request.trace.computed(request, NOT_COMPUTED, known)
             self._reply(request, known)
@@ -331,10 +288,15 @@ class ServedModel:
         if batch.error is None:
             self.statistics.executed(batch, now)
         else:
-            self._count_failed(batch, now)
+            # one by one, since most were computed again alone
+            for part in batch.alone or (batch,):
+                if part.error is None:
+                    self.statistics.executed(part, now)
+                else:
+                    self.statistics.failed(part.error, 1, now - part.requests[0].arrived_ns)
         if self.decoupled:
             self.statistics.responded_once(batch, now)
-        self._in_flight -= len(batch.requests)
+        self.in_flight -= len(batch.requests)
         finish = self._finish
         for request, response in zip(batch.requests, batch.responses, strict=True):
             if request.trace is not None:
@@ -352,7 +314,7 @@ class ServedModel:
         else:
             self.statistics.failed(response.error, 1, now - request.arrived_ns)
         if response.final:
-            self._in_flight -= 1
+            self.in_flight -= 1
         if request.trace is not None:
             request.trace.computed(request, early, response)
         if not self.decoupled:
@@ -365,19 +327,11 @@ class ServedModel:
     def refused(self, request: InferRequest, error: TpxError) -> None:
         """Answer a request that reached no instance with an error."""
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
-        self._in_flight -= 1
+        self.in_flight -= 1
         response = InferResponse([], error)
         if request.trace is not None:
             request.trace.computed(request, NOT_COMPUTED, response)
         self._reply(request, response)
-
-    def _count_failed(self, batch: Batch, now_ns: int) -> None:
-        """Count the requests of a failed batch one by one, since most were computed again alone."""
-        for part in batch.alone or (batch,):
-            if part.error is None:
-                self.statistics.executed(part, now_ns)
-            else:
-                self.statistics.failed(part.error, 1, now_ns - part.requests[0].arrived_ns)
 
     def _cache_and_reply(self, request: InferRequest, response: InferResponse) -> None:
         assert self._cache is not None

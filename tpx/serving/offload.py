@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tpx.errors import Cancelled, TpxError
@@ -67,13 +68,8 @@ class Postponed(Exception):
 
     def __init__(self, offload: Offload, size: int, work: Callable[[], Any]) -> None:
         super().__init__("work that takes long")
-        self._offload = offload
-        self._size = size
-        self._work = work
-
-    def then(self, go_on: Callable[[object], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
-        """Start the work; see `Offload.decode`."""
-        return self._offload.decode(self._size, self._work, go_on, fail)
+        self.then = partial(offload.decode, size, work)
+        """Starts the work; see `Offload.decode`."""
 
 
 async def in_steps(pieces: Iterable[_T], clock: Callable[[], float] = time.perf_counter) -> list[_T]:

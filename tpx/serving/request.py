@@ -4,15 +4,20 @@ A request consists of a head and buffers. The head is everything except the tens
 validated once against the model and shared by all requests that a client sends with the same head.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.datatypes import BY_NAME
-from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
-from tpx.protocol.v2 import Parameter
+from tpx.protocol.tensors import Array, Buffer, Tensor, decode_bytes
+from tpx.protocol.v2 import HeldRegion, Parameter
 
 _RENDERED_SHAPES = 64
+_NEVER_NS = 2**63
+
+CorrelationId = int | str
 
 
 class Servant(Protocol):
@@ -217,7 +222,7 @@ class RequestHead:
         """True if some output goes to shared memory."""
         self.origin: object = None
         """Data of a frontend process: how the engine identifies the request."""
-        self.regions: Sequence[Any] = ()
+        self.regions: Sequence[HeldRegion] = ()
         """Shared memory regions to hold until the request has ended."""
         self.shared: SharedTensors | None = None
         """Finds the inputs of further requests with this head in shared memory."""
@@ -226,14 +231,14 @@ class RequestHead:
         self.converted = any(not output.binary or output.classification for output in outputs)
         """True if some output needs conversion: to JSON, classes, or shared memory."""
         rows = 1 if model.max_batch_size else 0
-        self.batch_key: tuple[Any, ...] = tuple(
+        self.batch_key: tuple[object, ...] = tuple(
             (i.spec.name, () if i.spec.ragged else i.shape[rows:]) for i in inputs
         )
         """Key of the requests that can be stacked; without a batch dimension these have equal shapes."""
         self.total_size = sum(i.size for i in inputs) if all(i.size >= 0 for i in inputs) else -1
         self.row_size = sum(i.data_size for i in inputs) // batch_size
         """Bytes of one row of all inputs, an estimate of the work per row."""
-        self.rendered: dict[Any, Any] = {}
+        self.rendered: dict[object, Any] = {}
         """Constant parts of responses as rendered by a frontend, by output shapes."""
 
     @property
@@ -292,49 +297,35 @@ def rendering_key(
     return key
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class InferRequest:
     """A request in progress. `reply` is called on the event loop with each response: one, or for a
     decoupled model any number, the last marked final.
     """
 
-    __slots__ = (
-        "arrived_ns",
-        "backpressure",
-        "buffers",
-        "cache_miss",
-        "cancelled",
-        "context",
-        "head",
-        "reply",
-        "sequence",
-        "trace",
-        "unread",
-    )
+    head: RequestHead
+    buffers: list[Buffer]
+    """Raw tensors, in the order of `head.inputs`."""
+    reply: "Callable[[InferRequest, InferResponse], None]"
+    context: Any
+    """Frontend data that identifies the connection or stream to answer."""
+    arrived_ns: int = 0
+    cancelled: bool = False
+    cache_miss: "CacheMiss | None" = None
+    """Set if the response must be stored in the cache."""
+    sequence: "LiveSequence | None" = None
+    """Its sequence, if the model has a sequence batcher."""
+    trace: RequestTrace | None = None
+    unread: Sequence[UnreadInput] = ()
+    """Inputs whose buffers the instance must fill."""
+    backpressure: Holder | None = None
+    """Limits how far a decoupled model runs ahead of the client; for an ensemble, that of its steps."""
 
-    def __init__(
-        self,
-        head: RequestHead,
-        buffers: list[Buffer],
-        reply: "Callable[[InferRequest, InferResponse], None]",
-        context: Any,
-    ) -> None:
-        self.head = head
-        self.buffers = buffers
-        """Raw tensors, in the order of `head.inputs`."""
-        self.reply = reply
-        self.context = context
-        """Frontend data that identifies the connection or stream to answer."""
-        self.arrived_ns = 0
-        self.cancelled = False
-        self.cache_miss: Any = None
-        """Cache data: key under which to store the response."""
-        self.sequence: Any = None
-        """Its sequence, if the model has a sequence batcher."""
-        self.trace: RequestTrace | None = None
-        self.unread: Sequence[UnreadInput] = ()
-        """Inputs whose buffers the instance must fill."""
-        self.backpressure: Holder | None = None
-        """Limits how far a decoupled model runs ahead of the client; for an ensemble, that of its steps."""
+    @property
+    def live_sequence(self) -> "LiveSequence":
+        """Return the request's sequence; its model has a sequence batcher."""
+        assert self.sequence is not None
+        return self.sequence
 
     def cancel(self) -> None:
         """Cancel the request: its response is no longer needed."""
@@ -347,6 +338,38 @@ class InferRequest:
         """Pause or resume the model, as the client has stopped or resumed reading."""
         if self.backpressure is not None:
             self.backpressure.stall(stalled)
+
+
+class CacheMiss(NamedTuple):
+    """A cache miss: the key for the response, and the duration of the lookup."""
+
+    key: bytes
+    lookup_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class LiveSequence:
+    """A sequence between its first and last request."""
+
+    id: CorrelationId
+    queue: deque[InferRequest] = field(default_factory=deque)
+    instance: int = -1
+    """Its instance; -1 while it waits in the backlog."""
+    slot: int = -1
+    busy: bool = False
+    """True while one of its requests is computing."""
+    continues: bool = False
+    """True if the model has rescheduled the computing request."""
+    ended: bool = False
+    """True after its last request has arrived, or after it was abandoned; its slot is released when it has
+    no request left.
+    """
+    deadline_ns: int = _NEVER_NS
+    """Deadline in the backlog."""
+    touched_ns: int = 0
+    """When it got its slot, or its last request was computed."""
+    states: dict[str, Array] = field(default_factory=dict)
+    """State between requests, by the name of the state's input."""
 
 
 class InferResponse:

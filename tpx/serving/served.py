@@ -1,7 +1,6 @@
 """A version of a model that serves, with its own instances or composed of other models."""
 
-from typing import Protocol
-
+from tpx.errors import NotReady
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.model_id import ModelId
@@ -10,57 +9,83 @@ from tpx.serving.signature import Signature
 from tpx.serving.statistics import ModelStatistics
 
 
-class Served(Servant, Protocol):
+class Served(Servant):
     """A model as the repository, the data plane, and the frontends see it."""
 
-    model_id: ModelId
-    config: ModelConfig
-    """The complete configuration."""
-    signature: Signature
-    statistics: ModelStatistics
-    composed_of: frozenset[ModelId]
+    composed_of: frozenset[ModelId] = frozenset()
     """Models that its requests depend on, directly or indirectly."""
-    reads_inputs: bool
-    """True if its instances fill the buffers of `unread` inputs."""
-    levels: int
+    levels = 0
     """Nesting depth of ensembles; 0 for a model that computes itself."""
 
-    in_processes: bool
-    """True if it computes in processes, which may die or have a readiness hook."""
+    def __init__(self, config: ModelConfig, model: ModelId, version: int, signature: Signature) -> None:
+        """`config` is the complete configuration."""
+        self.config = config
+        self.model_id = model
+        self.name = model.name
+        self.version = version
+        self.signature = signature
+        self.max_batch_size = signature.max_batch_size
+        self.decoupled = config.model_transaction_policy.decoupled
+        """True if a request may get any number of responses."""
+        self.statistics = ModelStatistics()
+        self.retired = False
+        """True once the model takes no new requests: unloaded, or replaced by a newer load."""
+        self.in_flight = 0
+        """Number of requests taken and not yet answered."""
+        self.reads_inputs = False
+        """True if its instances fill the buffers of `unread` inputs."""
+        self.in_processes = False
+        """True if it computes in processes, which may die or have a readiness hook."""
 
     @property
     def healthy(self) -> bool:
-        """True if it can respond; False if its processes have died."""
+        """True if some instance accepts work; False if all processes have died."""
+        return True
 
     @property
     def has_readiness_hook(self) -> bool:
-        """True if `check_ready` asks the model."""
+        """True if the model itself must be asked whether it is ready."""
+        return False
 
     async def check_ready(self) -> bool:
-        """Ask the model whether it is ready."""
+        """Ask the model whether it is ready; True if it has no readiness hook."""
+        return True
 
     @property
     def pending(self) -> int:
         """Number of requests waiting for an instance."""
-
-    @property
-    def in_flight(self) -> int:
-        """Number of unanswered requests."""
+        return 0
 
     @property
     def sequences(self) -> int:
         """Number of sequences that have begun and not ended."""
+        return 0
 
     @property
     def abandoned(self) -> bool:
-        """True if all requests in flight were cancelled, so that the model can be closed anyway."""
+        """True if all requests in flight were cancelled and are held by processes, which may never
+        return them, so that the model can be closed anyway.
+        """
+        return False
 
     @property
     def busy(self) -> bool:
         """True if a request is in flight or a sequence has not ended."""
+        return self.in_flight > 0 or self.sequences > 0
 
     def bind(self, request: DecodedRequest) -> RequestHead:
-        """Validate a request's head. Raises InvalidRequest."""
+        """Validate a request's head against this model. Raises InvalidRequest."""
+        return self.signature.bind(self, request)
+
+    def not_ready(self) -> NotReady:
+        """Return the error of requests to a retired model."""
+        return NotReady(
+            f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
+        )
 
     def close(self) -> None:
-        """Release its resources; nothing may be in flight. May be called from any thread."""
+        """Release its resources; nothing may be in flight. May be called from any thread.
+
+        Cached heads are dropped, so that references from frontends do not keep the weights in memory.
+        """
+        self.signature.forget_heads()

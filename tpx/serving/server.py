@@ -26,7 +26,7 @@ from tpx.serving.frontends.metrics.gpu import open_gpus
 from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.text import MetricsProbe
-from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
+from tpx.serving.heap import MemoryWatch, buffered_bytes, keep_freed_memory
 from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
@@ -171,7 +171,7 @@ class InferenceServer:
             self.repository, Loader(settings, Completions(loop), loop), control_settings(config)
         )
         budget = MemoryBudget(
-            config.server.max_buffered_bytes or available_bytes() // 4, config.server.max_buffered_wait_secs
+            buffered_bytes(config.server.max_buffered_bytes), config.server.max_buffered_wait_secs
         )
         self._memory_watch = MemoryWatch(budget)
         self.plane = DataPlane(
@@ -312,7 +312,8 @@ def _create_hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> Fron
     # frontends inflate: requests arrive here uncompressed
     inflater = Inflater(config.server.max_inflated_bytes)
     http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
-    return FrontendHub(plane, seat.listening, seat.count, http, GrpcFrontend(plane))
+    budget_bytes = buffered_bytes(config.server.max_buffered_bytes)
+    return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget_bytes)
 
 
 def _list_bound_endpoints(seat: EngineSeat) -> list[BoundEndpoint]:

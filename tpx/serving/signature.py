@@ -1,7 +1,6 @@
 """The tensors of a model, and the validation of requests (Triton: core/src/infer_request.cc)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
@@ -46,7 +45,7 @@ class Signature:
         self.max_batch_size = max_batch_size
         self.inputs = {spec.name: spec for spec in inputs}
         self.outputs = {spec.name: spec for spec in outputs}
-        self._plain_heads: dict[tuple[Any, ...], RequestHead] = {}
+        self._plain_heads: dict[tuple[object, ...], RequestHead] = {}
         self._required = [spec.name for spec in inputs if not spec.optional]
 
     @classmethod

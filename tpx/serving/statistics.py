@@ -134,12 +134,7 @@ class ModelStatistics:
             self.latencies.executed(batch, now_ns)
 
     def computed(
-        self,
-        executions: int,
-        count: int,
-        batch_size: int,
-        phases_ns: tuple[int, int, int, int],
-        now_ns: int,
+        self, executions: int, count: int, batch_size: int, phases_ns: tuple[int, int, int, int], now_ns: int
     ) -> None:
         """Record executions of `count` requests of this batch size each, answered at once.
 

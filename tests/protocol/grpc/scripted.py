@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tests.protocol.grpc.service import ECHO
 from tests.protocol.http2.raw import Header, RawPeer
-from tests.protocol.turns import PATIENCE_S, pause
+from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.http2 import frames
@@ -87,7 +88,5 @@ class Calls:
         return self.connection.call(prepared, self.ends.append)
 
     async def ended(self, count: int = 1) -> GrpcResponse:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.ends) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.ends) >= count)
         return self.ends[count - 1]

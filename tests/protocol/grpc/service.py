@@ -1,12 +1,11 @@
 """A gRPC service for the tests of the wire, and a server for it on the running loop."""
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tests.protocol.turns import PATIENCE_S
+from tests.waiting import until
 from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory
@@ -125,9 +124,7 @@ class WireServer:
 
     async def empty(self) -> None:
         """Wait until every connection has ended."""
-        async with asyncio.timeout(PATIENCE_S):
-            while self.listener.connections:  # noqa: ASYNC110 (the listener tells nobody)
-                await asyncio.sleep(0.001)
+        await until(lambda: not self.listener.connections)
 
     def pass_seconds(self, count: int) -> None:
         """Let the deadlines see `count` seconds go by."""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, WireServer, serving
 from tests.protocol.http2.raw import RawPeer
+from tests.waiting import until
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, UNREAD_BYTES
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
@@ -148,8 +149,7 @@ async def test_a_message_in_pieces_waits_whole_and_comes_out_whole() -> None:
         peer.open(1, CHAT)
         big = bytes(range(256)) * (20 * MB // 256)
         sent = asyncio.create_task(_send_large(peer, big))
-        while not server.service.messages:  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+        await until(lambda: server.service.messages)
         small = [b"%d" % n for n in range(50)]
         await sent
         for text in small:

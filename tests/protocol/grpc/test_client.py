@@ -10,13 +10,14 @@ import pytest
 from tests.protocol.grpc.scripted import OK, TRAILERS, Calls, RawServer, scripted
 from tests.protocol.grpc.service import CHAT, ECHO, HOLD, serving
 from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.errors import WireError
-from tpx.protocol.grpc.client import GrpcClientConnection, connect
+from tpx.protocol.grpc.client import connect
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import ACK, CONTINUATION, DATA, HEADERS, ErrorCode, Setting
+from tpx.protocol.http2.frames import ACK, CONTINUATION, DATA, HEADERS, ErrorCode, GlitchBudget, Setting
 
 
 async def test_a_response_of_several_frames_and_an_interim_head() -> None:
@@ -93,8 +94,7 @@ async def test_calls_over_the_limit_of_the_server_wait_for_their_turn() -> None:
 
     async with scripted(script, {Setting.MAX_CONCURRENT_STREAMS: 2}) as connection:
         calls = Calls(connection)
-        while connection.max_concurrent_streams != 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: connection.max_concurrent_streams == 2)
         ids = [calls.make() for _ in range(10)]
         assert ids == [1, 3, *[0] * 8]
         assert connection.in_flight == 10
@@ -116,8 +116,7 @@ async def test_a_call_that_gave_up_waiting_is_never_made() -> None:
         peer.respond(requests[1], b"second")
 
     async with scripted(script, {Setting.MAX_CONCURRENT_STREAMS: 1}) as connection:
-        while connection.max_concurrent_streams != 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: connection.max_concurrent_streams == 1)
         first = asyncio.ensure_future(connection.unary(ECHO, b"first"))
         await asyncio.sleep(0)
         with pytest.raises(WireError, match="no response within"):
@@ -155,12 +154,12 @@ async def test_a_busy_server_may_ping_and_reset_for_a_long_time() -> None:
             for _ in range(1500):
                 peer.send(frames.PING, payload=bytes(8))
             await peer.sync()
-            client[0].http2.glitches._refilled_ns -= 15 * 10**9
         peer.respond(stream_id, b"alive")
 
-    client: list[GrpcClientConnection] = []
     async with scripted(script) as connection:
-        client.append(connection)
+        connection.http2.control.glitches = GlitchBudget(
+            per_s=10**9
+        )  # full at once, as far as this peer can tell
         calls = Calls(connection)
         calls.make()
         assert bytes((await calls.ended()).data) == b"alive"
@@ -273,8 +272,7 @@ async def test_much_metadata_reaches_our_own_server() -> None:
         metadata: dict[str, str | bytes] = {f"x-{n}": "v" * 5000 for n in range(3)}
         ends: asyncio.Future[GrpcResponse] = asyncio.get_running_loop().create_future()
         connection.call(connection.prepare(HOLD, b"", metadata), ends.set_result)
-        while not server.service.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: server.service.held)
         assert server.service.held[0].head.metadata == {"user-agent": "tpx", **metadata}
         server.service.release()
         assert (await asyncio.wait_for(ends, 5)).status == 0

@@ -7,7 +7,8 @@ import pytest
 from tests.protocol.grpc.scripted import OK, TRAILERS, Calls, RawServer, scripted
 from tests.protocol.grpc.service import ECHO, HOLD, serving
 from tests.protocol.http2.raw import Header
-from tests.protocol.turns import PATIENCE_S, pause
+from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.errors import Code, ResponseError, WireError
 from tpx.protocol.grpc.client import connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -148,8 +149,7 @@ async def test_goaway_ends_what_will_not_be_served_and_lets_the_rest_finish() ->
         lost: list[WireError] = []
         connection.on_lost = lost.append
         calls = Calls(connection)
-        while connection.max_concurrent_streams != 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: connection.max_concurrent_streams == 2)
         for _ in range(3):
             calls.make()
         await calls.ended(3)
@@ -159,9 +159,7 @@ async def test_goaway_ends_what_will_not_be_served_and_lets_the_rest_finish() ->
         assert bytes(served.data) == b"served"
         with pytest.raises(WireError, match="maintenance"):
             calls.make()
-        async with asyncio.timeout(PATIENCE_S):
-            while not lost:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: lost)
 
 
 async def test_a_connection_that_breaks_ends_every_call() -> None:
@@ -259,6 +257,6 @@ async def test_an_answer_before_the_request_is_sent_ends_the_sending() -> None:
         connection = await connect("127.0.0.1", server.port)
         with pytest.raises(ResponseError, match="unknown method"):
             await connection.unary("/no/Method", bytes(64 << 20))
-        assert connection.http2.sender.idle
+        assert not connection.http2.sender.queued
         assert await connection.unary(ECHO, b"next") == b"next"
         connection.close()

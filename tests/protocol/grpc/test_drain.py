@@ -10,6 +10,7 @@ import pytest
 from tests.protocol.grpc.service import ECHO, FLOOD, HOLD, QUIT, WireServer, serving
 from tests.protocol.http2.raw import RawPeer
 from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.errors import WireError
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -56,7 +57,9 @@ async def test_a_client_that_ignores_the_ping_does_not_hold_the_server() -> None
         server.pass_seconds(2)
         await peer.goaway()
         await peer.goaway()
-        server.pass_seconds(4)
+        connection = server.connection
+        server.pass_seconds(1)
+        assert connection.transport.is_closing()
         await server.empty()
 
 
@@ -177,9 +180,7 @@ async def test_no_call_fails_when_connections_grow_old_under_load() -> None:
                 group.create_task(load.caller(b"message"))
             for _ in range(20):
                 # a second passes, as it were, only after everyone has come round: also on a busy machine
-                enough = load.done + 30
-                while load.done < enough:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                await until(lambda enough=load.done + 30: load.done >= enough)  # type: ignore[misc]
                 server.pass_seconds(1)
             load.stopping = True
         load.close()
@@ -211,14 +212,12 @@ def test_no_call_of_grpcio_fails_when_a_server_drains_under_load() -> None:
                 async with asyncio.TaskGroup() as group:
                     for _ in range(8):
                         group.create_task(caller())
-                    while done < 50:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
+                    await until(lambda: done >= 50)
                     draining, staying = (first, second) if first.connections else (second, first)
                     draining.listener.stop_accepting()
                     await draining.empty()
                     before = done
-                    while done < before + 50:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
+                    await until(lambda: done >= before + 50)
                     stopping = True
             assert failures == []
             assert staying.connections

@@ -11,6 +11,7 @@ from tests.protocol.grpc.scripted import OK, Calls, RawServer, scripted
 from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, serving
 from tests.protocol.http2.raw import RawPeer
 from tests.protocol.turns import pause
+from tests.waiting import until
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
@@ -44,8 +45,8 @@ async def test_large_messages_go_both_ways_at_once(count: int, size: int) -> Non
     async with serving() as server:
         connection = await connect("127.0.0.1", server.port)
         await calls_at_once(connection, count, size)
-        assert connection.http2.sender.idle
-        assert server.connection.sender.idle
+        assert not connection.http2.sender.queued
+        assert not server.connection.sender.queued
         assert server.connection.streams == {}
         connection.close()
 
@@ -149,8 +150,7 @@ async def test_a_large_compressed_message_is_inflated_and_a_broken_one_is_refuse
             peer.open(1, HOLD, (b"grpc-encoding", b"gzip"))
             peer.send(DATA, frames.END_STREAM, 1, pack_prefix(1, len(packed)) + packed)
             if status is Status.OK:
-                while not server.service.held:  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
+                await until(lambda: server.service.held)
                 server.service.release(b"inflated")
                 assert server.service.messages == [gzip.decompress(good)]
             assert (await peer.answer(1)).status == status

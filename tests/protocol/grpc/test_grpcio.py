@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, FAIL, FLOOD, HOLD, QUIT, WireServer, serving
+from tests.waiting import until
 from tpx.protocol.grpc.limits import GrpcLimits
 
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -131,8 +132,7 @@ async def test_metadata_of_both_kinds() -> None:
 
         ready = threading.Event()
         task = asyncio.ensure_future(with_channel(server, use))
-        while not server.service.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: server.service.held)
         seen = server.service.held[0].head.metadata
         server.service.release()
         ready.set()
@@ -195,18 +195,15 @@ async def test_a_deadline_ends_the_call_on_both_sides() -> None:
             return caught.value.code()
 
         assert await with_channel(server, use) is grpc.StatusCode.DEADLINE_EXCEEDED
-        while not server.service.gone:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: server.service.gone)
 
 
 async def test_a_cancellation_reaches_the_request() -> None:
     async with serving() as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         call = channel.unary_unary(HOLD)(b"x")
-        while not server.service.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: server.service.held)
         call.cancel()
-        while not server.service.gone:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: server.service.gone)
         assert await channel.unary_unary(ECHO)(b"next") == b"next"
 
 
@@ -234,8 +231,7 @@ async def test_its_keepalive_pings_are_answered() -> None:
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel,
     ):
         held = channel.unary_unary(HOLD)(b"x")
-        while not server.connections or server.connections[0].glitches.left > 1998:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: server.listener.connections and server.connection.control.glitches.left <= 1998)
         server.service.release()
         assert await held == b"done"
         assert len(server.connections) == 1

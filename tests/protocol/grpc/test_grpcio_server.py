@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, FAIL, HOLD, QUIT
+from tests.waiting import until
 from tpx.errors import Code, ResponseError
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse
@@ -199,8 +200,7 @@ async def test_its_shutdown_ends_our_connection_and_no_call() -> None:
         held = asyncio.ensure_future(connection.unary(HOLD, b""))
         assert await asyncio.to_thread(handler.holding.wait, 20)
         stopped = server.stop(10)
-        while not connection.closing:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: connection.closing)
         handler.cancelled.set()
         assert await asyncio.wait_for(held, 5) == b""
         stopped.wait(5)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.protocol.turns import PATIENCE_S, pause
+from tests.waiting import until
 from tpx.protocol.http1.server import HttpLimits, HttpRequest, HttpServerConnection, connection_factory
 from tpx.protocol.listener import Listener
 
@@ -54,9 +55,7 @@ class WireServer:
 
     async def empty(self) -> None:
         """Wait until every connection has ended."""
-        async with asyncio.timeout(PATIENCE_S):
-            while self.listener.connections:  # noqa: ASYNC110 (the listener tells nobody)
-                await asyncio.sleep(0.001)
+        await until(lambda: not self.listener.connections)
 
     async def pass_seconds(self, count: int) -> None:
         """Let what was sent arrive, and the deadlines see `count` seconds go by."""

@@ -130,4 +130,4 @@ def test_trailers_may_not_go_on_for_ever() -> None:
 def test_a_body_of_many_small_pieces_takes_no_more_memory_than_its_bytes() -> None:
     decoder = ChunkedDecoder(1 << 20)
     feed(decoder, [b"186a0\r\n", *[b"x"] * 100_000])
-    assert decoder._body.__sizeof__() < 130_000
+    assert decoder.body().obj.__sizeof__() < 130_000

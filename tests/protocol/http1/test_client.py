@@ -24,6 +24,8 @@ REQUEST = encode_request("POST", "/v2/models/m/infer", "test", {"X-A": "b"}, [b"
 async def saying(*pieces: bytes, close: bool = False) -> AsyncIterator[HttpClientConnection]:
     """A connection to a server that answers the first request with `pieces`, one after the other."""
 
+    over = asyncio.Event()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.readuntil(b"\r\n\r\n")
@@ -37,6 +39,7 @@ async def saying(*pieces: bytes, close: bool = False) -> AsyncIterator[HttpClien
             pass
         finally:
             writer.close()
+            over.set()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
@@ -45,7 +48,7 @@ async def saying(*pieces: bytes, close: bool = False) -> AsyncIterator[HttpClien
             yield connection
         finally:
             connection.close()
-            await asyncio.sleep(0.005)
+            await over.wait()
 
 
 def test_a_request_is_a_head_and_its_body_uncopied() -> None:

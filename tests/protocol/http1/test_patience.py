@@ -138,6 +138,18 @@ async def test_a_draining_server_answers_what_it_has_taken_and_closes() -> None:
         await server.empty()
 
 
+async def test_an_idle_client_that_does_not_close_holds_a_draining_server_for_a_second() -> None:
+    async with serving() as server, await Bare.connect(server.port) as idle:
+        idle.get("/echo")
+        await idle.answer()
+        server.listener.stop_accepting()
+        assert await idle.closed(), "our half is"
+        assert server.listener.connections == 1
+        await server.pass_seconds(1)
+        assert server.connections[0].out.is_closing()
+        await server.empty()
+
+
 async def test_a_server_that_releases_its_clients_answers_each_once_more_and_closes() -> None:
     async with serving() as server:
         server.listener.release()

@@ -45,7 +45,6 @@ SMUGGLING = {
     "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
     "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "garbage": bytes(range(256)),
-    "only empty lines": b"\r\n\r\n",
     "a space in the target": b"GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
     "HTTP/0.9": b"GET /\r\n\r\n",
     "HTTP/2.0": b"GET / HTTP/2.0\r\nHost: a\r\n\r\n",

@@ -172,7 +172,14 @@ async def test_targets_in_absolute_form_are_taken(target: str) -> None:
         assert (head.path, head.query) == (b"/echo", b"q=1")
 
 
-async def test_an_empty_line_before_a_request_is_ignored() -> None:
+@pytest.mark.parametrize("lines", [1, 2, 3, 50_000])
+async def test_empty_lines_before_a_request_are_skipped(lines: int) -> None:
+    async with serving() as server, await Bare.connect(server.port) as client:
+        client.send(b"\r\n" * lines + b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert (await client.answer()).status == 200
+
+
+async def test_an_empty_line_after_a_body_is_not_the_start_of_a_request() -> None:
     async with serving(HttpLimits(head_timeout_s=2)) as server, await Bare.connect(server.port) as client:
         client.post("/echo", b"x")
         client.send(b"\r\n")
@@ -315,7 +322,7 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
                 client.get("/echo", "Content-Length: 9000000", method="POST")
                 client.send(bytes(1_000_000))
                 await pause(0.03)
-                body = server.connections[0]._body
+                body = server.connections[0].landing()
                 assert body is not None
                 owner = weakref.ref(body.obj)
                 del body

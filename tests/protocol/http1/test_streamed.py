@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.protocol.http1.service import PLAIN, Bare
 from tests.protocol.turns import PATIENCE_S, pause
+from tests.waiting import until
 from tpx.protocol.http1.server import HttpLimits, HttpRequest, connection_factory
 from tpx.protocol.listener import Listener
 
@@ -34,9 +35,7 @@ class Producer:
         self.gone += 1
 
     async def asked(self, count: int = 1) -> HttpRequest:
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.requests) < count:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.requests) >= count)
         return self.requests[count - 1]
 
 

@@ -146,6 +146,12 @@ class RawPeer:
     def reset(self, stream_id: int, code: ErrorCode = ErrorCode.CANCEL) -> None:
         self.send(frames.RST_STREAM, 0, stream_id, int(code).to_bytes(4, "big"))
 
+    async def sent_away(self) -> Frame:
+        """The GOAWAY of a server that has had enough; the connection ends behind it."""
+        goaway = await self.goaway()
+        assert await self.closed()
+        return goaway
+
     async def sync(self) -> None:
         """Wait until the other end has read everything sent so far."""
         self.send(frames.SETTINGS)

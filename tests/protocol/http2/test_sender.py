@@ -128,7 +128,7 @@ def test_a_stream_stops_at_its_window_and_lets_others_go_on(wire: Wire) -> None:
     assert len(wire.data(1)) == 15
     assert wire.sender.widen_stream(first, 100) is None
     assert len(wire.data(1)) == 30
-    assert wire.sender.idle
+    assert not wire.sender.queued
     assert wire.sender.window == DEFAULT_WINDOW - 50
 
 
@@ -319,4 +319,4 @@ def test_what_is_sent_never_exceeds_what_was_granted_and_is_whole_in_the_end(
     assert sorted(
         cast("list[int]", [e[1] for e in wire.log if isinstance(e, tuple) and e[0] == "ended"])
     ) == sorted(streams)
-    assert sender.idle
+    assert not sender.queued

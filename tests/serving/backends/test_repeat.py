@@ -1,6 +1,5 @@
 """The repeat backend: what it asks of a configuration, and how it answers."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.frontends.streams import REPEAT, repeat, request, stream
+from tests.serving.frontends.streams import REPEAT, repeat
 from tests.serving.live import Live, serving
 from tpx.serving.backends.models_in_code import RepeatExecutor
 
@@ -86,17 +85,3 @@ def test_a_model_with_a_batch_dimension_is_refused_in_words(live: Live) -> None:
     for name in ("coupled", "batched"):
         assert entries[name]["state"] == "UNAVAILABLE"
         assert f"model '{name}': the repeat backend" in entries[name]["reason"]
-
-
-def test_delays_pass_between_responses(live: Live) -> None:
-    with stream(live) as calls:
-        began = time.perf_counter()
-        calls.send(request("good", repeat([1, 2], delay=50, wait=50)))
-        times = []
-        for _ in range(2):
-            calls.next()
-            times.append(time.perf_counter() - began)
-        assert calls.rest() == []
-        assert times[0] >= 0.05
-        assert times[1] - times[0] >= 0.03
-        assert time.perf_counter() - began >= 0.15

@@ -1,10 +1,10 @@
 """Requests on their way through an ensemble with a decoupled model: any number of responses."""
 
 import asyncio
-from typing import Any
 
 from tests.serving.ensemble.composing import CHAIN, FORK, Client, Composing, plus, twice
 from tests.serving.virtual_time import run
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.request import InferRequest
 
 
@@ -152,6 +152,5 @@ def test_a_client_that_does_not_read_holds_back_the_decoupled_step() -> None:
 
 def stalled(request: InferRequest) -> bool:
     """Whether whoever makes its responses would have to wait."""
-    backpressure: Any = request.backpressure
-    held: bool = backpressure._stalled
-    return held
+    assert isinstance(request.backpressure, ResponseBackpressure)
+    return request.backpressure.stalled

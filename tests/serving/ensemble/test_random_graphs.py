@@ -15,6 +15,7 @@ from tests.serving.fakes import signature_of
 from tpx.protocol import messages
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import graph_of
 from tpx.serving.ensemble.model import Ensemble
@@ -186,8 +187,8 @@ class Driver:
         request.reply(request, response)
 
     def may_go_on(self, pending: Pending) -> bool:
-        held: Any = pending.request.backpressure
-        return held is None or not held._stalled
+        held = pending.request.backpressure
+        return not (isinstance(held, ResponseBackpressure) and held.stalled)
 
     async def run(self) -> None:
         """Until nothing is pending; somebody must be able to go on all the time."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.serving.live import Live, serving, write_models
+from tests.serving.transports import ENCODINGS, TRANSPORTS, Transport, connected
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,17 @@ def channel(live: Live) -> Any:
     """A channel to the server."""
     with live.channel() as open_channel:
         yield open_channel
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest, live: Live) -> Iterator[Transport]:
+    """Each transport in turn, with tensors as bytes."""
+    with connected(live, request.param) as client:
+        yield client
+
+
+@pytest.fixture(params=ENCODINGS)
+def encoding(request: pytest.FixtureRequest, live: Live) -> Iterator[Transport]:
+    """Each way to send tensors in turn."""
+    with connected(live, request.param) as client:
+        yield client

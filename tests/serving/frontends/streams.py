@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.serving.live import SERVICE, Live, infer_message, write_models
-from tests.serving.live import eventually as eventually
 from tests.serving.onnx_files import busy, write_model
 from tpx.protocol import messages
 
@@ -131,8 +130,7 @@ class Stream:
 @contextmanager
 def stream(live: Live, **options: Any) -> Iterator[Stream]:
     """A stream on a channel of its own."""
-    own = [("grpc.use_local_subchannel_pool", 1)]
-    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}", options=own) as channel:
+    with live.raw_grpc() as channel:
         opened = Stream(channel, **options)
         try:
             yield opened
@@ -154,7 +152,7 @@ class Events:
         self.socket.connect(("127.0.0.1", live.http_port))
         lines = f"POST /v2/models/{model}/generate_stream HTTP/{version}\r\nHost: x\r\n{head}"
         self.socket.sendall(f"{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        self._data = b""
+        self._data = bytearray()
 
     def __enter__(self) -> "Events":
         return self
@@ -164,13 +162,16 @@ class Events:
 
     def until(self, mark: bytes) -> bytes:
         """Everything up to and with a mark."""
-        while mark not in self._data:
+        at = self._data.find(mark)
+        while at < 0:
+            seen = max(0, len(self._data) - len(mark))
             more = self.socket.recv(1 << 16)
             if not more:
-                raise EOFError(self._data)
+                raise EOFError(bytes(self._data))
             self._data += more
-        at = self._data.index(mark) + len(mark)
-        out, self._data = self._data[:at], self._data[at:]
+            at = self._data.find(mark, seen)
+        out = bytes(self._data[: at + len(mark)])
+        del self._data[: at + len(mark)]
         return out
 
     def head(self) -> str:
@@ -178,7 +179,7 @@ class Events:
 
     def rest(self) -> bytes:
         """Everything until the server closes."""
-        parts = [self._data]
+        parts = [bytes(self._data)]
         while part := self.socket.recv(1 << 16):
             parts.append(part)
         return b"".join(parts)

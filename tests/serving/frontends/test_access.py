@@ -244,7 +244,7 @@ RPCS = [
 
 def call(live: Live, path: str, message: bytes = b"", metadata: Any = ()) -> tuple[str, str]:
     """Status and words that a call, of whatever kind, ends with."""
-    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+    with live.raw_grpc() as channel:
         answers = channel.stream_stream(path)(iter([message]), metadata=metadata, timeout=5)
         try:
             next(answers)
@@ -282,7 +282,7 @@ def test_no_other_metadata_opens(closed: Live, metadata: Any) -> None:
 
 def test_calls_on_one_connection_are_judged_one_by_one(closed: Live) -> None:
     message = infer_message("net", {"x": floats([1, 2])})
-    with grpc.insecure_channel(f"127.0.0.1:{closed.ports['GRPCInferenceService']}") as channel:
+    with closed.raw_grpc() as channel:
         infer = channel.unary_unary(SERVICE + "ModelInfer")
         for _ in range(3):
             assert messages.ModelInferResponse.FromString(infer(message, metadata=METADATA, timeout=5))
@@ -293,7 +293,7 @@ def test_calls_on_one_connection_are_judged_one_by_one(closed: Live) -> None:
 
 def test_a_refused_call_is_not_read(closed: Live) -> None:
     """Whoever has no key does not fill our memory either: the answer comes before the message has."""
-    with grpc.insecure_channel(f"127.0.0.1:{closed.ports['GRPCInferenceService']}") as channel:
+    with closed.raw_grpc() as channel:
         answered = threading.Event()
 
         def nothing() -> Iterator[bytes]:

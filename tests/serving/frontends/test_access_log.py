@@ -3,17 +3,15 @@
 import json
 import logging
 import re
-import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
-from tests.serving.frontends.streams import eventually, stream
-from tests.serving.live import SERVICE, Live, floats, in_one_process, infer_message, serving
+from tests.serving.frontends.streams import stream
+from tests.serving.live import SERVICE, Live, floats, in_one_process, infer_message, reset, serving
 from tests.serving.onnx_files import busy, doubling, write_model
+from tests.waiting import eventually
 
 pytestmark = in_one_process
 X = {"x": floats([1, 2])}
@@ -89,19 +87,16 @@ def test_calls_are_told_with_method_and_status(server: Live, caplog: pytest.LogC
 
 
 def test_clients_that_go_away_are_told_too(server: Live, caplog: pytest.LogCaptureFixture) -> None:
-    with grpc.insecure_channel(f"127.0.0.1:{server.ports['GRPCInferenceService']}") as channel:
+    with server.raw_grpc() as channel:
         call = channel.unary_unary(SERVICE + "ModelInfer").future(infer_message("busy", X))
         eventually(lambda: any(model.in_flight for model in server.server.plane.served()))
         call.cancel()
         eventually(lambda: lines(caplog) == [f"GRPC request: {SERVICE}ModelInfer CANCELLED"])
     eventually(lambda: not any(model.in_flight for model in server.server.plane.served()))
     item = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
-    body = json.dumps({"inputs": [item]}).encode()
-    with server.raw_http() as raw:
-        head = b"POST /v2/models/busy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
-        raw.sendall(head % len(body) + body)
-        eventually(lambda: any(model.in_flight for model in server.server.plane.served()))
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+    leaves = server.begin("/v2/models/busy/infer", {"inputs": [item]})
+    eventually(lambda: any(model.in_flight for model in server.server.plane.served()))
+    reset(leaves)
     eventually(lambda: lines(caplog)[1:] == ["HTTP request: POST /v2/models/busy/infer 499"])
 
 

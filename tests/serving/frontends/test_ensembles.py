@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.serving.gated import GATE, installed
-from tests.serving.live import Live, eventually, floats, serving
+from tests.serving.live import Live, floats, serving
 from tests.serving.repository.composed import ensemble, gated, house
+from tests.waiting import eventually
 from tpx.serving.tracing.flags import trace_flag
 
 
@@ -117,13 +118,9 @@ def test_steps_are_traced_under_their_ensemble(live: Live, trace_file: Path) -> 
 
 def test_a_client_that_goes_away_ends_its_steps(live: Live) -> None:
     before, behind = statistics(live, "late"), statistics(live, "two")["execution_count"]
-    head = json.dumps(
-        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
-    ).encode()
+    request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
     GATE.close()
-    with live.raw_http() as connection:
-        request = f"POST /v2/models/late/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(head)}\r\n\r\n"
-        connection.sendall(request.encode() + head)
+    with live.begin("/v2/models/late/infer", request):
         eventually(
             lambda: [each.in_flight for each in live.server.plane.served() if each.name == "slow"] == [1]
         )

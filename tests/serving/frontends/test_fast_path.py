@@ -1,5 +1,6 @@
 """Requests that the event loop computes as they come, past the scheduler: the same answers."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -10,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.serving.live import Live, eventually, floats, infer_message, outputs_of, serving
+from tests.serving.live import Live, floats, infer_message, outputs_of, serving
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
+from tests.waiting import eventually
 from tpx.errors import Cancelled
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
@@ -164,6 +166,33 @@ def test_requests_with_different_heads_that_arrive_together_share_a_batch(live: 
     assert gathered(live, *arrays, apart=1) == [None] * 4
     after = inferences(live, "batched")
     assert [b - a for a, b in zip(before, after, strict=True)] == [4, 4, 1]
+
+
+def test_requests_that_arrive_together_hold_up_others_for_a_limited_time(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are computed in several turns of the event loop, still in the order in which they came."""
+    arrays = [floats([number, 1]) for number in range(64 * 8)]
+    wanted = [[(2 * array).tobytes()] for array in arrays]
+    eventually(lambda: gathered(live, *arrays[:8]) == wanted[:8])
+    [served] = [served for served in live.server.plane.served() if served.name == "batched"]
+    times_ns = itertools.count(0, 30_000)
+    executions: list[int] = []
+
+    def look() -> None:
+        executions.append(served.statistics.execution_count)
+        if not over:
+            live.loop.call_soon(look)
+
+    over: list[bool] = []
+    monkeypatch.setattr("tpx.serving.fast_path._clock", lambda: next(times_ns))
+    live.loop.call_soon_threadsafe(look)
+    try:
+        assert gathered(live, *arrays) == wanted
+    finally:
+        over.append(True)
+    # an execution reads the clock three times
+    assert max(b - a for a, b in itertools.pairwise(executions)) in range(15, 24)
 
 
 class Waiting:

@@ -111,7 +111,7 @@ def test_reserved_names_are_refused(forwarding: Live, seen: Parameters, name: st
 def call(live: Live, metadata: Any, **parameters: str) -> None:
     fields = {"parameters": {key: {"string_param": text} for key, text in parameters.items()}}
     message = infer_message("net", {"x": floats([1, 2])}, **fields)
-    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+    with live.raw_grpc() as channel:
         channel.unary_unary(SERVICE + "ModelInfer")(message, metadata=metadata, timeout=5)
 
 
@@ -133,7 +133,7 @@ def test_equal_messages_under_different_metadata_do_not_share_it(forwarding: Liv
 
 def test_the_metadata_of_a_stream_goes_with_each_of_its_requests(forwarding: Live, seen: Parameters) -> None:
     message = infer_message("net", {"x": floats([1, 2])})
-    with grpc.insecure_channel(f"127.0.0.1:{forwarding.ports['GRPCInferenceService']}") as channel:
+    with forwarding.raw_grpc() as channel:
         stream = channel.stream_stream(SERVICE + "ModelStreamInfer")
         answers = list(stream(iter([message, message]), metadata=(("my_user", "a"),), timeout=5))
     assert [messages.ModelStreamInferResponse.FromString(answer).error_message for answer in answers] == [

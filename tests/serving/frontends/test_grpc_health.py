@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from tests.serving.engine import until
 from tests.serving.virtual_time import run
+from tests.waiting import until
 from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method
 from tpx.serving.dataplane import DataPlane

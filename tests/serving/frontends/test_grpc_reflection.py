@@ -29,7 +29,7 @@ SERVICES = {
 @pytest.fixture
 def raw(live: Live) -> Iterator[Any]:
     """grpcio's own channel."""
-    with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+    with live.raw_grpc() as channel:
         yield channel
 
 

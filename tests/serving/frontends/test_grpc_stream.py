@@ -17,13 +17,13 @@ from tests.serving.frontends.streams import (
     STREAM,
     Response,
     counters,
-    eventually,
     repeat,
     request,
     stream,
     write_streaming_models,
 )
 from tests.serving.live import Live, floats, infer_message, serving
+from tests.waiting import eventually
 from tpx.protocol import messages
 from tpx.serving.frontends.grpc_stream import MOST_IN_FLIGHT
 

@@ -2,22 +2,16 @@
 
 import json
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.serving.frontends.streams import (
-    Events,
-    counters,
-    eventually,
-    repeat_body,
-    write_streaming_models,
-)
-from tests.serving.live import Answer, Live, serving
+from tests.serving.frontends.streams import Events, counters, repeat_body, write_streaming_models
+from tests.serving.live import Answer, Live, reset, serving
 from tests.serving.onnx_files import graph, identity, node, value, write_model
+from tests.waiting import eventually
 
 NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates "
@@ -283,20 +277,10 @@ def test_a_client_that_wants_the_connection_closed_gets_chunks_that_tell_the_end
 # clients that go
 
 
-def reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
-
-
 @pytest.mark.parametrize("verb", ["generate", "generate_stream"])
 def test_a_client_that_goes_stops_the_model_even_in_the_middle_of_a_delay(live: Live, verb: str) -> None:
     before = counters(live, "lone")
-    body = repeat_body([1, 2, 3], delay=60_000)
-    connection = live.raw_http()
-    connection.sendall(
-        f"POST /v2/models/lone/{verb} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
+    connection = live.begin(f"/v2/models/lone/{verb}", repeat_body([1, 2, 3], delay=60_000))
     eventually(lambda: counters(live, "lone")["in_flight"] == 1)
     reset(connection)
     eventually(lambda: counters(live, "lone")["in_flight"] == 0)

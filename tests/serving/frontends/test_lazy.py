@@ -8,21 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
 from tests.e2e.child import FRONTENDS
-from tests.serving.frontends.streams import (
-    Stream,
-    eventually,
-    repeat,
-    repeat_body,
-    request,
-    write_streaming_models,
-)
+from tests.serving.frontends.streams import Stream, repeat, repeat_body, request, write_streaming_models
 from tests.serving.live import Live, infer_message, outputs_of, serving
 from tests.serving.onnx_files import slow_to_load, write_model
+from tests.waiting import eventually
 from tpx.protocol import messages
 
 ONE = {"x": np.array([[1, 2]], np.float32)}
@@ -94,7 +87,7 @@ def test_generate_loads_its_model_and_so_does_its_stream(live: Live) -> None:
 
 def test_requests_of_a_stream_wait_for_the_model_in_their_order(live: Live) -> None:
     with live.channel() as channel:
-        stream = Stream(channel._channel)
+        stream = Stream(channel.raw)
         stream.send(*(request("double", {"x": ONE["x"] * n}, f"r{n}") for n in range(20)))
         stream.send(
             request("repeat", repeat([5, 6]), "repeat"), request("label", {"x": np.ones((1, 3), np.float32)})
@@ -109,7 +102,7 @@ def test_requests_of_a_stream_wait_for_the_model_in_their_order(live: Live) -> N
 
 def test_a_stream_is_told_why_a_model_is_not_there_and_goes_on(live: Live) -> None:
     with live.channel() as channel:
-        stream = Stream(channel._channel)
+        stream = Stream(channel.raw)
         stream.send(request("broken", ONE, "a"), request("no-such", ONE, "b"), request("double", ONE, "c"))
         stream.half_close()
         responses = [messages.ModelStreamInferResponse.FromString(data) for data in stream.call]
@@ -187,11 +180,7 @@ def test_a_request_waits_no_longer_than_it_may(tmp_path: Path) -> None:
 
 
 def test_a_client_that_goes_away_leaves_the_load_to_others(live: Live) -> None:
-    body = json.dumps(BODY).encode()
-    with live.raw_http() as sock:
-        sock.sendall(
-            b"POST /v2/models/busy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
+    live.begin("/v2/models/busy/infer", BODY).close()
     assert live.infer("busy", BODY).status == 200
     assert live.get("/v2/models/busy/stats").json["model_stats"][0]["inference_count"] in (1, 2)
 
@@ -260,7 +249,7 @@ def test_a_stop_is_not_held_up_by_those_who_wait(tmp_path: Path) -> None:
     write_model(tmp_path, "slow", slow_to_load(rounds=60, width=500))
     with (
         serving(tmp_path, model_control_mode="lazy") as live,
-        grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel,
+        live.raw_grpc() as channel,
     ):
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
         future = call.future(infer_message("slow", ONE), timeout=30)

@@ -1,6 +1,6 @@
 """The model repository over both protocols, and what only gRPC's messages can get wrong."""
 
-import base64
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,81 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.serving.live import Channel, Live, eventually, floats, outputs_of, serving
+from tests.serving.live import Channel, Live, serving
 from tests.serving.repository.controlled import times, write
+from tests.serving.transports import TRANSPORTS, Given, OverGrpc, Refused, Transport, connected
+from tests.waiting import eventually
 from tpx.protocol import messages
-
-
-class Requests:
-    """Over HTTP."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-
-    def _post(self, path: str, value: Any = None) -> Any:
-        answer = self._live.http("POST", "/v2/repository" + path, json.dumps(value or {}).encode())
-        assert answer.status == 200, answer.body
-        return answer.json if answer.body else None
-
-    def load(self, name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-        parameters = {path: base64.b64encode(data).decode() for path, data in (files or {}).items()}
-        given = {"config": config, **parameters} if config else parameters
-        assert self._post(f"/models/{name}/load", {"parameters": given}) is None
-
-    def unload(self, name: str, *, dependents: bool = False) -> None:
-        self._post(f"/models/{name}/unload", {"parameters": {"unload_dependents": dependents}})
-
-    def index(self, name: str, *, ready: bool = False) -> list[tuple[str, str, str]]:
-        found = [entry for entry in self._post("/index", {"ready": ready}) if entry["name"] == name]
-        return [tuple(entry.get(key, "") for key in ("version", "state", "reason")) for entry in found]
-
-    def ready(self, name: str) -> bool:
-        return self._live.get(f"/v2/models/{name}/ready").status == 200
-
-    def refusals(self, name: str, *, repository: str = "") -> set[tuple[str, str]]:
-        """How load and unload are refused, and the index where a repository is named."""
-        start = f"/v2/repository/{repository}" if repository else "/v2/repository"
-        verbs = [f"models/{name}/load", f"models/{name}/unload", *(["index"] if repository else [])]
-        answers = [self._live.http("POST", f"{start}/{verb}") for verb in verbs]
-        return {(str(answer.status), answer.error) for answer in answers}
-
-
-class Calls:
-    """Over gRPC."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def load(self, name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
-        parameters: dict[str, Any] = {path: {"bytes_param": data} for path, data in (files or {}).items()}
-        if config:
-            parameters["config"] = {"string_param": config}
-        self._channel.send("RepositoryModelLoad", message("Load", name, **parameters))
-
-    def unload(self, name: str, *, dependents: bool = False) -> None:
-        parameter = {"bool_param": dependents}
-        self._channel.send("RepositoryModelUnload", message("Unload", name, unload_dependents=parameter))
-
-    def index(self, name: str, *, ready: bool = False) -> list[tuple[str, str, str]]:
-        models = self._channel.call("RepositoryIndex", ready=ready).models
-        return [(model.version, model.state, model.reason) for model in models if model.name == name]
-
-    def ready(self, name: str) -> bool:
-        return bool(self._channel.call("ModelReady", name=name).ready)
-
-    def refusals(self, name: str, *, repository: str = "") -> set[tuple[str, str]]:
-        requests: dict[str, Any] = {
-            "RepositoryModelLoad": messages.RepositoryModelLoadRequest(model_name=name),
-            "RepositoryModelUnload": messages.RepositoryModelUnloadRequest(model_name=name),
-        }
-        if repository:
-            requests["RepositoryIndex"] = messages.RepositoryIndexRequest()
-        for request in requests.values():
-            request.repository_name = repository
-        return {self._channel.error(verb, each.SerializeToString()) for verb, each in requests.items()}
-
-
-Transport = Requests | Calls
 
 
 def message(verb: str, name: str, **parameters: Any) -> bytes:
@@ -108,73 +38,84 @@ def live(repository: Path) -> Iterator[Live]:
         yield running
 
 
-@pytest.fixture(params=["HTTP", "gRPC"])
-def transport(request: pytest.FixtureRequest, live: Live, channel: Channel) -> Transport:
-    return Requests(live) if request.param == "HTTP" else Calls(channel)
+def load(transport: Transport, name: str, config: str = "", files: Mapping[str, bytes] | None = None) -> None:
+    parameters = ({"config": config} if config else {}) | dict(files or {})
+    assert transport.call("RepositoryModelLoad", name, parameters=parameters) is None
 
 
-def factor(channel: Channel, name: str) -> float:
+def unload(transport: Transport, name: str, *, dependents: bool = False) -> None:
+    transport.call("RepositoryModelUnload", name, parameters={"unload_dependents": dependents})
+
+
+def index(transport: Transport, name: str, *, ready: bool = False) -> list[tuple[str, str, str]]:
+    """Version, state and reason of each version of a model."""
+    found = [entry for entry in transport.call("RepositoryIndex", ready=ready) if entry["name"] == name]
+    return [tuple(entry.get(key, "") for key in ("version", "state", "reason")) for entry in found]
+
+
+def factor(transport: Transport, name: str) -> float:
     """What a model multiplies with."""
-    [[value, _]] = outputs_of(channel.infer(name, {"x": floats([1, 1])}))["y"]
-    return float(value)
+    return float(transport.infer(name, Given(values=[1, 1])).values["y"][0][0])
 
 
-def test_a_model_is_loaded_and_unloaded(transport: Transport, channel: Channel, repository: Path) -> None:
-    name = f"net-{type(transport).__name__}"
+def test_a_model_is_loaded_and_unloaded(transport: Transport, repository: Path) -> None:
+    name = f"net-{transport.name}"
     write(repository, 2, name=name)
-    assert transport.index(name) == [("", "", "")]
-    assert transport.index(name, ready=True) == []
+    assert index(transport, name) == [("", "", "")]
+    assert index(transport, name, ready=True) == []
     assert not transport.ready(name)
-    transport.load(name)
+    load(transport, name)
     assert transport.ready(name)
-    assert transport.index(name) == transport.index(name, ready=True) == [("1", "READY", "")]
-    assert factor(channel, name) == 2
-    transport.unload(name, dependents=True)
+    assert index(transport, name) == index(transport, name, ready=True) == [("1", "READY", "")]
+    assert factor(transport, name) == 2
+    unload(transport, name, dependents=True)
     assert not transport.ready(name)
-    eventually(lambda: transport.index(name) == [("1", "UNAVAILABLE", "unloaded")])
-    assert channel.call("ServerReady").ready
+    eventually(lambda: index(transport, name) == [("1", "UNAVAILABLE", "unloaded")])
+    assert transport.ready()
 
 
-def test_a_load_with_a_configuration_and_with_files(
-    transport: Transport, channel: Channel, repository: Path
-) -> None:
-    name, new = (f"{what}-{type(transport).__name__}" for what in ("dressed", "from-nothing"))
+def test_a_load_with_a_configuration_and_with_files(transport: Transport, repository: Path) -> None:
+    name, new = (f"{what}-{transport.name}" for what in ("dressed", "from-nothing"))
     write(repository, 2, name=name)
-    transport.load(name, json.dumps({"max_batch_size": 13}))
-    assert channel.call("ModelConfig", name=name).config.max_batch_size == 13
+    load(transport, name, json.dumps({"max_batch_size": 13}))
+    assert transport.call("ModelConfig", name)["max_batch_size"] == 13
     files = {"file:5/model.onnx": times(7).SerializeToString(), "file:labels.txt": b""}
-    transport.load(name, "{}", files)
-    assert factor(channel, name) == 7
-    assert channel.call("ModelMetadata", name=name).versions == ["5"]
-    transport.load(name)
-    assert factor(channel, name) == 2
-    transport.load(new, "{}", files)
-    assert factor(channel, new) == 7
-    assert [state for _, state, _ in transport.index(new)] == ["READY"]
+    load(transport, name, "{}", files)
+    assert factor(transport, name) == 7
+    assert transport.call("ModelMetadata", name)["versions"] == ["5"]
+    load(transport, name)
+    assert factor(transport, name) == 2
+    load(transport, new, "{}", files)
+    assert factor(transport, new) == 7
+    assert [state for _, state, _ in index(transport, new)] == ["READY"]
 
 
 def test_a_large_message_with_files_is_taken(channel: Channel) -> None:
     files = {"file:5/model.onnx": times(7).SerializeToString(), "file:5/weights": bytes(80 << 20)}
-    Calls(channel).load("large", "{}", files)
-    assert factor(channel, "large") == 7
+    load(OverGrpc(channel), "large", "{}", files)
+    assert factor(OverGrpc(channel), "large") == 7
 
 
-def test_a_repository_by_name_is_not_supported(transport: Transport) -> None:
-    [(status, why)] = transport.refusals("net", repository="mine")
-    assert status in ("501", "UNIMPLEMENTED")
-    assert why == "'repository_name' specification is not supported"
+@pytest.mark.parametrize(("verb", "model"), [("Index", ""), ("ModelLoad", "net"), ("ModelUnload", "net")])
+def test_a_repository_by_name_is_not_supported(transport: Transport, verb: str, model: str) -> None:
+    with pytest.raises(Refused) as caught:
+        transport.call(f"Repository{verb}", model, repository_name="mine")
+    assert caught.value.code == "UNIMPLEMENTED"
+    assert caught.value.message == "'repository_name' specification is not supported"
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
 def test_without_explicit_mode_nothing_is_loaded_on_request(tmp_path: Path, mode: str) -> None:
     write(tmp_path, 2)
-    with serving(tmp_path, model_control_mode=mode) as fixed, fixed.channel() as channel:
-        for each, expected in ((Requests(fixed), "503"), (Calls(channel), "UNAVAILABLE")):
-            [(status, why)] = each.refusals("net")
-            assert status == expected
-            assert why == "explicit model load / unload is not allowed if polling is enabled"
+    why = "explicit model load / unload is not allowed if polling is enabled"
+    with serving(tmp_path, model_control_mode=mode) as fixed:
+        for name, verb in itertools.product(TRANSPORTS, ("Load", "Unload")):
+            with connected(fixed, name) as transport:
+                with pytest.raises(Refused) as caught:
+                    transport.call(f"RepositoryModel{verb}", "net")
+                assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", why)
+                assert index(transport, "net") == [("1", "READY", "")]
         assert fixed.http("POST", "/v2/repository/models/net/load", b"{").status == 503
-        assert Requests(fixed).index("net") == [("1", "READY", "")]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +164,7 @@ def test_a_load_that_cannot_be_meant_says_why(
 ) -> None:
     error = channel.error("RepositoryModelLoad", message("Load", name, **parameters))
     assert error == ("INVALID_ARGUMENT", why)
-    assert Calls(channel).index(name) == []
+    assert index(OverGrpc(channel), name) == []
 
 
 def test_a_parameter_without_a_value_is_refused(channel: Channel) -> None:
@@ -237,7 +178,7 @@ def test_a_parameter_without_a_value_is_refused(channel: Channel) -> None:
 
 
 def test_unload_takes_one_parameter(channel: Channel) -> None:
-    Calls(channel).unload("nobody")
+    unload(OverGrpc(channel), "nobody")
     for key, parameter, why in [
         ("unload_dependents", {"int64_param": 1}, "invalid value type for 'unload_dependents' parameter"),
         ("what", {"bool_param": True}, "unrecognized unload parameter 'what'."),

@@ -1,5 +1,6 @@
 """Trace and log settings over both protocols, in Triton's words and types."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from tests.serving.live import Answer, Channel, Live, serving
 from tests.serving.onnx_files import write_model
+from tests.serving.transports import TRANSPORTS, Refused, Transport, connected
 from tpx.protocol import messages
 from tpx.serving.tracing.flags import trace_flag
 
@@ -41,6 +43,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def calls(server: Live) -> Iterator[Channel]:
     with server.channel() as channel:
         yield channel
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest, server: Live) -> Iterator[Transport]:
+    with connected(server, request.param) as client:
+        yield client
 
 
 @pytest.fixture(autouse=True)
@@ -79,11 +87,6 @@ def trace_change(model: str = "", **values: list[str]) -> bytes:
     return data
 
 
-def trace_answer(data: bytes) -> dict[str, list[str]]:
-    response = messages.TraceSettingResponse.FromString(data)
-    return {name: list(setting.value) for name, setting in response.settings.items()}
-
-
 def log_change(**values: dict[str, Any]) -> bytes:
     """A LogSettingsRequest; each value is a SettingValue's field and what it holds."""
     request = messages.LogSettingsRequest()
@@ -95,43 +98,34 @@ def log_change(**values: dict[str, Any]) -> bytes:
     return data
 
 
-def log_answer(data: bytes) -> dict[str, Any]:
-    response = messages.LogSettingsResponse.FromString(data)
-    return {
-        name: getattr(setting, setting.WhichOneof("parameter_choice"))
-        for name, setting in response.settings.items()
-    }
-
-
-# trace settings over HTTP
+# trace settings
 
 
 def test_trace_settings_have_tritons_members_in_its_order(server: Live) -> None:
     answer = server.get(TRACES)
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
     assert list(answer.json.items()) == list(start_setting(server).items())
-    assert server.get(NET_TRACES).json == answer.json
 
 
-def test_a_change_answers_with_all_settings(server: Live) -> None:
-    change = {"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "7", "trace_count": "3"}
-    answer = post(server, TRACES, change)
-    told = {**start_setting(server), **change, "trace_level": ["TIMESTAMPS", "TENSORS"]}
-    assert (answer.status, answer.json) == (200, told)
-    assert server.get(TRACES).json == told
-    assert post(server, TRACES, {"trace_level": ["OFF"]}).json["trace_level"] == ["OFF"]
-    assert post(server, TRACES, {"trace_level": None, "trace_rate": None}).json == {
-        **start_setting(server),
-        "trace_count": "3",
-    }
+def test_a_change_answers_with_all_settings(server: Live, transport: Transport) -> None:
+    start = start_setting(server)
+    assert transport.settings("TraceSetting") == transport.settings("TraceSetting", "net") == start
+    change: dict[str, Any] = {"trace_level": ["TENSORS", "TIMESTAMPS"], "trace_rate": "7", "trace_count": "3"}
+    told = {**start, **change, "trace_level": ["TIMESTAMPS", "TENSORS"]}
+    assert transport.settings("TraceSetting", **change) == told
+    assert transport.settings("TraceSetting") == told
+    assert transport.settings("TraceSetting", trace_level=["OFF"])["trace_level"] == ["OFF"]
+    cleared = transport.settings("TraceSetting", trace_level=None, trace_rate=None)
+    assert cleared == {**start, "trace_count": "3"}
 
 
-def test_a_model_has_its_own_until_it_is_cleared(server: Live) -> None:
-    assert post(server, NET_TRACES, {"trace_rate": "7"}).json["trace_rate"] == "7"
-    assert server.get(TRACES).json["trace_rate"] == "500"
-    assert post(server, TRACES, {"log_frequency": "4"}).status == 200
-    assert server.get(NET_TRACES).json["log_frequency"] == "4"
-    assert post(server, NET_TRACES, {"trace_rate": None}).json["trace_rate"] == "500"
+def test_a_model_has_its_own_until_it_is_cleared(transport: Transport) -> None:
+    assert transport.settings("TraceSetting", "net", trace_rate="7")["trace_rate"] == "7"
+    assert transport.settings("TraceSetting")["trace_rate"] == "500"
+    assert transport.settings("TraceSetting", log_frequency="4")["log_frequency"] == "4"
+    own = transport.settings("TraceSetting", "net")
+    assert (own["log_frequency"], own["trace_rate"]) == ("4", "7")
+    assert transport.settings("TraceSetting", "net", trace_rate=None)["trace_rate"] == "500"
 
 
 def test_saying_nothing_changes_nothing(server: Live) -> None:
@@ -139,13 +133,45 @@ def test_saying_nothing_changes_nothing(server: Live) -> None:
     assert post(server, LOGS, {}).json == server.get(LOGS).json
 
 
+FIXED = "trace file location can not be updated through network protocol"
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "code", "message"),
+    [
+        ("", {"trace_file": "/etc/x"}, "UNIMPLEMENTED", FIXED),
+        ("", {"trace_file": None}, "UNIMPLEMENTED", FIXED),
+        ("net", {"trace_file": "/etc/x"}, "UNIMPLEMENTED", FIXED),
+        (
+            "",
+            {"trace_level": ["OFF", "TENSORS"]},
+            "INVALID_ARGUMENT",
+            "Expect only one trace level 'OFF' is specified",
+        ),
+        ("", {"log_frequency": "x"}, "INVALID_ARGUMENT", "Unable to parse 'log_frequency', got: x"),
+        (
+            "",
+            {"trace_count": "-2"},
+            "INVALID_ARGUMENT",
+            "Unable to parse 'trace_count'. Expecting value >= -1, got:",
+        ),
+        ("nope", {}, "INVALID_ARGUMENT", "Request for unknown model : nope"),
+        ("nope", {"trace_rate": "1"}, "INVALID_ARGUMENT", "Request for unknown model : nope"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_in_tritons_words(
+    server: Live, transport: Transport, model: str, change: dict[str, Any], code: str, message: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        transport.settings("TraceSetting", model, **change)
+    assert (caught.value.code, caught.value.message[: len(message)]) == (code, message)
+    assert transport.settings("TraceSetting") == start_setting(server)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ({"trace_file": "/etc/x"}, 501, "trace file location can not be updated through network protocol"),
-        ({"trace_file": None}, 501, "trace file location can not be updated through network protocol"),
         ({"trace_mode": "opentelemetry"}, 501, "trace mode can not be updated through network protocol"),
-        ({"trace_level": ["OFF", "TENSORS"]}, 400, "Expect only one trace level 'OFF' is specified"),
         ({"trace_level": ["X"]}, 400, "unknown trace level 'X', expected OFF, TIMESTAMPS or TENSORS"),
         ({"trace_level": "OFF"}, 400, "attempt to access JSON non-array as array"),
         ({"trace_level": [1]}, 400, "attempt to access JSON non-string as string"),
@@ -156,7 +182,6 @@ def test_saying_nothing_changes_nothing(server: Live) -> None:
             400,
             "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 99999999999",
         ),
-        ({"trace_count": "-2"}, 400, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
         (
             {"trace_rate": "0"},
             400,
@@ -169,7 +194,7 @@ def test_saying_nothing_changes_nothing(server: Live) -> None:
     ],
 )
 @pytest.mark.parametrize("path", [TRACES, NET_TRACES])
-def test_a_change_that_cannot_be_is_refused_and_changes_nothing(
+def test_json_that_cannot_be_a_change_is_refused_and_changes_nothing(
     server: Live, path: str, body: Any, status: int, message: str
 ) -> None:
     answer = post(server, path, body)
@@ -191,80 +216,29 @@ def test_a_setting_belongs_to_no_version_and_takes_no_other_method(server: Live)
         assert server.http("PUT", path, b"{}").status == 405
 
 
-# trace settings over gRPC
-
-
-def test_grpc_answers_lists_of_texts(server: Live, calls: Channel) -> None:
-    start = {name: t if isinstance(t, list) else [t] for name, t in start_setting(server).items()}
-    assert trace_answer(calls.send("TraceSetting", b"")) == start
-    changed = calls.send("TraceSetting", trace_change("net", trace_level=["TENSORS"], trace_rate=["3"]))
-    assert trace_answer(changed) == {**start, "trace_level": ["TENSORS"], "trace_rate": ["3"]}
-    assert trace_answer(calls.send("TraceSetting", trace_change("net"))) == trace_answer(changed)
-    assert trace_answer(calls.send("TraceSetting", trace_change())) == start
-    cleared = calls.send("TraceSetting", trace_change("net", trace_level=[], trace_rate=[]))
-    assert trace_answer(cleared) == start
-
-
-@pytest.mark.parametrize(
-    ("request_", "code", "message"),
-    [
-        (
-            trace_change(trace_file=["x"]),
-            "UNIMPLEMENTED",
-            "trace file location can not be updated through network protocol",
-        ),
-        (
-            trace_change(trace_file=[]),
-            "UNIMPLEMENTED",
-            "trace file location can not be updated through network protocol",
-        ),
-        (
-            trace_change(trace_level=["TENSORS", "OFF"]),
-            "INVALID_ARGUMENT",
-            "Expect only one trace level 'OFF' is specified",
-        ),
-        (trace_change(trace_rate=["1", "2"]), "INVALID_ARGUMENT", "expect only 1 value for 'trace_rate'"),
-        (trace_change(log_frequency=["x"]), "INVALID_ARGUMENT", "Unable to parse 'log_frequency', got: x"),
-        (
-            trace_change(trace_count=["-2"]),
-            "INVALID_ARGUMENT",
-            "Unable to parse 'trace_count'. Expecting value >= -1, got: -2",
-        ),
-        (trace_change("nope"), "INVALID_ARGUMENT", "Request for unknown model : nope"),
-        (
-            trace_change("nope", trace_rate=["x"]),
-            "INVALID_ARGUMENT",
-            "Request for unknown model : nope",
-        ),
-    ],
-)
-def test_grpc_refuses_in_tritons_words(
-    server: Live, calls: Channel, request_: bytes, code: str, message: str
-) -> None:
-    assert calls.error("TraceSetting", request_) == (code, message)
-    assert server.get(TRACES).json == start_setting(server)
+def test_a_setting_has_one_value(calls: Channel) -> None:
+    two = trace_change(trace_rate=["1", "2"])
+    assert calls.error("TraceSetting", two) == ("INVALID_ARGUMENT", "expect only 1 value for 'trace_rate'")
 
 
 # log settings
 
 
-def test_log_settings_have_tritons_members_types_and_order(server: Live, calls: Channel) -> None:
+def test_log_settings_have_tritons_members_types_and_order(server: Live, transport: Transport) -> None:
     assert server.get(LOGS).body == json.dumps(PLAIN_LOGS, separators=(",", ":")).encode()
-    answer = log_answer(calls.send("LogSettings", b""))
+    answer = transport.settings("LogSettings")
     assert answer == PLAIN_LOGS
     assert type(answer["log_info"]) is bool
 
 
-def test_both_protocols_change_the_same_log(server: Live, calls: Channel) -> None:
-    change = {"log_info": False, "log_verbose_level": 3, "log_format": "ISO8601", "log_error": None}
-    told = {**PLAIN_LOGS, "log_info": False, "log_verbose_level": 3, "log_format": "ISO8601"}
-    assert post(server, LOGS, change).json == told
-    assert log_answer(calls.send("LogSettings", b"")) == told
-    changed = calls.send(
-        "LogSettings",
-        log_change(log_info={"bool_param": True}, log_verbose_level={"uint32_param": 0}),
-    )
-    assert log_answer(changed) == {**PLAIN_LOGS, "log_format": "ISO8601"} == server.get(LOGS).json
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(TRANSPORTS)))
+def test_both_protocols_change_the_same_log(server: Live, first: str, second: str) -> None:
+    change: dict[str, Any] = {"log_info": False, "log_verbose_level": 3, "log_format": "ISO8601"}
+    with connected(server, first) as one, connected(server, second) as other:
+        assert one.settings("LogSettings", **change) == {**PLAIN_LOGS, **change}
+        assert other.settings("LogSettings") == {**PLAIN_LOGS, **change}
+        restored = other.settings("LogSettings", log_info=True, log_verbose_level=0)
+        assert restored == {**PLAIN_LOGS, "log_format": "ISO8601"} == one.settings("LogSettings")
     assert server.server.logs.settings.log_format == "ISO8601"
 
 

@@ -17,11 +17,12 @@ import tritonclient.http
 
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import SAME, add
-from tests.serving.frontends.streams import eventually, repeat_body
+from tests.serving.frontends.streams import repeat_body
 from tests.serving.live import Live, floats, serving
 from tests.serving.onnx_files import doubling, write_model
 from tests.serving.repository.composed import house
 from tests.serving.tracing.collector import Collector, Span, collecting
+from tests.waiting import eventually
 from tpx.serving.tracing.flags import trace_flag
 
 MODEL = ("REQUEST_START", "QUEUE_START", "REQUEST_END")
@@ -126,15 +127,6 @@ def test_a_request_over_http_has_tritons_three_spans(repository: Path, collector
     assert collector.resources[0]["service.name"] == "triton-inference-server"
 
 
-def test_a_request_over_grpc_has_them_too(repository: Path, collector: Collector) -> None:
-    with traced(repository, collector) as live, grpc_client(live) as client:
-        client.infer("net", [grpc_input()])
-        spans = collector.named(3)
-    assert (spans["InferRequest"].events, spans["net"].events) == (GRPC, MODEL)
-    assert "triton.request_id" not in spans["net"].attributes
-    check_nesting(spans, {"net": "InferRequest", "compute": "net"})
-
-
 @pytest.mark.parametrize("over", ["http", "grpc", "a stream"])
 def test_a_caller_has_the_spans_below_its_own(repository: Path, collector: Collector, over: str) -> None:
     answers: queue.Queue[Any] = queue.Queue()
@@ -153,6 +145,8 @@ def test_a_caller_has_the_spans_below_its_own(repository: Path, collector: Colle
     root = spans["InferRequest"]
     assert (root.trace_id, root.parent_id) == (TRACE_ID, SPAN_ID)
     assert root.events == (HTTP if over == "http" else GRPC)
+    assert spans["net"].events == MODEL
+    assert ("triton.request_id" in spans["net"].attributes) is (over == "http")
     assert {span.state for span in spans.values()} == {CALLER["tracestate"]}
     check_nesting(spans, {"net": "InferRequest", "compute": "net"})
 

@@ -2,8 +2,6 @@
 
 import http.client
 import json
-import socket
-import struct
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,20 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from tests.serving.frontends.streams import (
     counters,
-    eventually,
     repeat,
     repeat_body,
     request,
     stream,
     write_streaming_models,
 )
-from tests.serving.live import SERVICE, Live, floats, in_one_process, infer_message, serving
+from tests.serving.live import SERVICE, Live, floats, in_one_process, infer_message, reset, serving
 from tests.serving.onnx_files import busy, doubling, write_model
+from tests.serving.transports import Given, connected
+from tests.waiting import eventually
 from tpx.serving.tracing.flags import trace_flag
 
 MODEL = [
@@ -104,12 +102,15 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "trace.json"
 
 
-def test_a_request_over_http_has_every_step_in_the_order_of_time(repository: Path, file: Path) -> None:
-    with traced(repository, file) as live:
-        assert live.infer_binary("net", X).status == 200
-        assert live.infer("net", json_request("mine")).status == 200
+@pytest.mark.parametrize(("over", "steps"), [("HTTP", HTTP), ("gRPC", GRPC)])
+def test_a_request_has_every_step_in_the_order_of_time(
+    repository: Path, file: Path, over: str, steps: list[str]
+) -> None:
+    with traced(repository, file) as live, connected(live, over) as client:
+        client.infer("net", Given())
+        client.infer("net", Given(), request_id="mine")
     first, second = read(file)
-    assert first.names == second.names == HTTP
+    assert first.names == second.names == steps
     assert first.about == {"id": 1, "model_name": "net", "model_version": 1}
     assert second.about == {"id": 2, "model_name": "net", "model_version": 1, "request_id": "mine"}
     assert second.times[0] > first.times[0]
@@ -117,15 +118,6 @@ def test_a_request_over_http_has_every_step_in_the_order_of_time(repository: Pat
 
 def json_request(request_id: str = "") -> dict[str, Any]:
     return {"id": request_id, "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
-
-
-def test_a_request_over_grpc_has_every_step_in_the_order_of_time(repository: Path, file: Path) -> None:
-    with traced(repository, file) as live, live.channel() as channel:
-        for number in range(3):
-            channel.infer("net", X, id=str(number))
-    told = read(file)
-    assert [trace.names for trace in told] == [GRPC] * 3
-    assert [trace.about["request_id"] for trace in told] == ["0", "1", "2"]
 
 
 def test_tensors_are_written_as_they_went_in_and_came_out(repository: Path, file: Path) -> None:
@@ -238,19 +230,14 @@ def test_a_request_that_fails_in_the_model_is_traced_to_its_answer(repository: P
 
 def test_a_client_that_goes_away_leaves_a_trace_without_an_answer(repository: Path, file: Path) -> None:
     with traced(repository, file) as live:
-        with grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as channel:
+        with live.raw_grpc() as channel:
             call = channel.unary_unary(SERVICE + "ModelInfer").future(infer_message("busy", X))
             eventually(lambda: any(model.in_flight for model in live.server.plane.served()))
             call.cancel()
         eventually(lambda: not any(model.in_flight for model in live.server.plane.served()))
-        with live.raw_http() as raw:
-            body = json.dumps(json_request()).encode()
-            raw.sendall(
-                b"POST /v2/models/busy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
-                % (len(body), body)
-            )
-            eventually(lambda: any(model.in_flight for model in live.server.plane.served()))
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+        leaves = live.begin("/v2/models/busy/infer", json_request())
+        eventually(lambda: any(model.in_flight for model in live.server.plane.served()))
+        reset(leaves)
     for trace, start in zip(read(file), (GRPC[:2], HTTP[:2]), strict=True):
         assert trace.names[:3] == [*start, "REQUEST_START"]
         assert trace.names[-2:] == ["REQUEST_END", "INFER_RESPONSE_COMPLETE"]

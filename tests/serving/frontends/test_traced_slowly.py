@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from tests.serving.engine import until
 from tests.serving.tracing.requests import request_for
 from tests.serving.virtual_time import run
+from tests.waiting import until
 from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.request import InferResponse

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.inspection.conftest import Site
-from tests.serving.live import eventually
+from tests.waiting import eventually
 from tpx.serving.backends.table import KNOWN
 from tpx.serving.extensions import Known
 from tpx.serving.inspection.inspect import InspectedPart, Usability, inspect

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.serving.engine import until
 from tests.serving.fakes import request_of
+from tests.waiting import until
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
+from tests.serving.shared_memory.segments import segment
+from tests.waiting import until
 from tpx.errors import NotReady, TpxError
 from tpx.options import build
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import DecodedRequest
+from tpx.protocol.v2 import DecodedRequest, RequestedOutput, SharedMemoryRange
 from tpx.serving.dataplane import RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
@@ -25,6 +29,7 @@ from tpx.serving.processes.remote import RemotePlane
 from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.server import InferenceServer
+from tpx.serving.shared_memory.regions import SystemRegion
 
 
 @dataclass(slots=True)
@@ -58,9 +63,7 @@ class _Seats:
                 answers[index] = response
 
             self.plane.infer(InferRequest(head, [decoded.inputs[0].data], keep, None))
-        async with asyncio.timeout(20):
-            while len(answers) < len(rows):  # noqa: ASYNC110 (an answer sets no event)
-                await asyncio.sleep(0)
+        await until(lambda: len(answers) == len(rows))
         assert not any(answer.error for answer in answers.values())
         return [[t.numpy().tolist() for t in answers[index].outputs] for index in range(len(rows))]
 
@@ -73,14 +76,16 @@ def _fail(error: Exception) -> None:
 
 
 @asynccontextmanager
-async def _serve(repository: Path) -> AsyncIterator[_Seats]:
+async def _serve(repository: Path, **options: object) -> AsyncIterator[_Seats]:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind("")
     listening.listen()
     started, says_started = os.pipe()
     ports = {"allow_http": False, "allow_grpc": False, "allow_metrics": False}
     mode = {"model_control_mode": "explicit", "load_model": ("*",)}
-    config = build(ServeConfig, {"model_repository": (repository,), "frontends": 1, **mode, **ports})
+    config = build(
+        ServeConfig, {"model_repository": (repository,), "frontends": 1, **mode, **ports, **options}
+    )
     seat = EngineSeat(listening=listening, count=0, bound={}, metrics=(), started=says_started)
     server = InferenceServer(config, None, seat)
     await server.start()
@@ -157,6 +162,36 @@ def test_requests_of_several_rows_and_of_other_models_are_not_mixed(tmp_path: Pa
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("options", "reading_ns"), [({}, 30_000), ({"metrics_config": ("histogram_latencies=true",)}, 100_000)]
+)
+def test_frames_that_are_alike_hold_up_others_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], reading_ns: int
+) -> None:
+    """They are computed in several turns of the event loop, with the fast path and (histograms) without."""
+    write_model(tmp_path, "double", doubling(1), "")
+    times_ns = itertools.count(0, reading_ns)
+    rows = [[number] for number in range(64)]
+    wanted = [[[2 * number]] for number in range(64)]
+    counts: list[int] = []
+
+    async def run() -> None:
+        async with _serve(tmp_path, inline_below_us=10_000_000, **options) as seats:
+            await seats.known("double")
+            for _ in range(ROUNDS):
+                assert await seats.infer("double", rows) == wanted
+            for module in ("fast_path", "processes.peer"):
+                monkeypatch.setattr(f"tpx.serving.{module}._clock", lambda: next(times_ns))
+            asking = asyncio.create_task(seats.infer("double", rows))
+            while not asking.done():
+                counts.append(seats.statistics("double").execution_count)
+                await asyncio.sleep(0)
+            assert asking.result() == wanted
+
+    asyncio.run(run())
+    assert max(b - a for a, b in itertools.pairwise(counts)) in range(15, 24)
+
+
 def test_all_outputs_of_a_model_are_answered(tmp_path: Path) -> None:
     nodes = [node("Add", ["x", "x"], ["y"]), node("ReduceSum", ["x"], ["z"], keepdims=1)]
     model = graph(
@@ -197,24 +232,18 @@ class _Answers:
 
     def __init__(self, head: RequestHead) -> None:
         self._head = head
-        self.quick: dict[str, list[list[float]]] = {}
+        self.quick: dict[str, list[list[float]] | str] = {}
         self.regular: dict[str, InferResponse] = {}
 
     def answered(self, context: str, response: RemoteResponse, payload: Buffer) -> None:
         [tensor] = response.tensors(payload)
-        self.quick[context] = tensor.numpy().tolist()
+        self.quick[context] = tensor.numpy().tolist() if tensor.data else "nothing"
 
     def request(self, context: str) -> InferRequest:
         def keep(_: InferRequest, response: InferResponse) -> None:
             self.regular[context] = response
 
         return InferRequest(self._head, [], keep, None)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 (an answer sets no event)
-            await asyncio.sleep(0)
 
 
 @asynccontextmanager
@@ -228,8 +257,34 @@ async def _remote_path(directory: Path) -> AsyncIterator[tuple[_Seats, RemotePat
         path = seats.plane.remote_path(head)
         assert path is not None
         seats.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
-        await _until(lambda: not seats.plane.in_flight)
+        await until(lambda: not seats.plane.in_flight)
         yield seats, path, _Answers(head)
+
+
+@asynccontextmanager
+async def _shared_path(
+    directory: Path, file: Path, **output: SharedMemoryRange
+) -> AsyncIterator[tuple[_Seats, RemotePath, _Answers]]:
+    """Yield the remote path of requests whose input is in the region `r`, the first 16 bytes of `file`."""
+    write_model(directory, "double", doubling("batch", "n"), "max_batch_size: 4")
+    async with _serve(directory) as seats:
+        await seats.known("double")
+        _register(seats, file)
+        tensor = Tensor("x", "FP32", (1, 2), b"")
+        asked = DecodedRequest(model_name="double", default_binary=True, inputs=[tensor])
+        asked.shared_inputs = [(tensor, SharedMemoryRange(region="r", offset=0, byte_size=8))]
+        asked.outputs = [RequestedOutput(name=name, shared_memory=place) for name, place in output.items()]
+        head = seats.plane.bind(asked)
+        path = seats.plane.remote_path(head)
+        assert path is not None
+        seats.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
+        await until(lambda: not seats.plane.in_flight)
+        yield seats, path, _Answers(head)
+
+
+def _register(seats: _Seats, file: Path) -> None:
+    region = SystemRegion(name="r", key=file.name, offset=0, byte_size=16)
+    seats.server.plane.shared_memory.register_system(region)
 
 
 def _floats(*values: float) -> bytes:
@@ -242,7 +297,7 @@ def test_a_request_on_the_remote_path_is_answered_without_a_request_object(tmp_p
             for turn in range(ROUNDS):
                 assert path.send(_floats(turn, 1), answers, f"a{turn}") is not None
                 assert path.send(_floats(turn, 2), answers, f"b{turn}") is not None
-                await _until(lambda: not seats.plane.in_flight)
+                await until(lambda: not seats.plane.in_flight)
             assert answers.quick == {
                 f"{name}{turn}": [[2 * turn, 2 * number]]
                 for turn in range(ROUNDS)
@@ -258,7 +313,7 @@ def test_a_request_on_the_remote_path_of_a_model_that_has_gone_gets_an_error(tmp
         async with _remote_path(tmp_path) as (seats, path, answers):
             await seats.server.control.unload("double", unload_dependents=False)
             assert path.send(_floats(1, 2), answers, "late") is not None
-            await _until(lambda: bool(answers.regular))
+            await until(lambda: bool(answers.regular))
             assert "double" in str(answers.regular["late"].error)
             assert not answers.quick
 
@@ -273,7 +328,7 @@ def test_a_request_on_the_remote_path_is_answered_by_a_model_loaded_meanwhile(tm
                 write_model(tmp_path, "double", negating(), "max_batch_size: 4")
                 await seats.server.control.load("double", None)
                 path.send(_floats(1, 2), answers, f"{turn}, anew")
-                await _until(lambda: not seats.plane.in_flight)
+                await until(lambda: not seats.plane.in_flight)
             found = {name: response.outputs[0].numpy().tolist() for name, response in answers.regular.items()}
             assert {**found, **answers.quick} == {
                 **{f"{turn}": [[-1, -2]] for turn in range(1, ROUNDS)},
@@ -295,6 +350,52 @@ def test_requests_on_the_remote_path_fail_with_their_engine(tmp_path: Path) -> N
     asyncio.run(run())
 
 
+def test_a_request_in_shared_memory_takes_the_remote_path_and_is_read_anew(tmp_path: Path) -> None:
+    async def run() -> None:
+        with segment(16) as file:
+            async with _shared_path(tmp_path, file) as (seats, path, answers):
+                for turn in range(ROUNDS):
+                    file.write_bytes(_floats(turn, 1, 0, 0))
+                    assert path.send(b"", answers, f"{turn}") is not None
+                    await until(lambda: not seats.plane.in_flight)
+                assert answers.quick == {f"{turn}": [[2 * turn, 2]] for turn in range(ROUNDS)}
+                assert path.send(_floats(1, 2), answers, "with a body") is None
+
+    asyncio.run(run())
+
+
+def test_the_output_of_a_request_on_the_remote_path_goes_to_its_region(tmp_path: Path) -> None:
+    async def run() -> None:
+        place = SharedMemoryRange(region="r", offset=8, byte_size=8)
+        with segment(16) as file:
+            async with _shared_path(tmp_path, file, y=place) as (seats, path, answers):
+                for turn in range(ROUNDS):
+                    file.write_bytes(_floats(turn, 1, 0, 0))
+                    path.send(b"", answers, f"{turn}")
+                    await until(lambda: not seats.plane.in_flight)
+                    assert file.read_bytes() == _floats(turn, 1, 2 * turn, 2)
+                assert answers.quick == {f"{turn}": "nothing" for turn in range(ROUNDS)}
+
+    asyncio.run(run())
+
+
+def test_a_request_on_the_remote_path_sees_that_its_region_is_another_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        with segment(16, _floats(1, 2)) as file, segment(16, _floats(3, 4)) as other:
+            async with _shared_path(tmp_path, file) as (seats, path, answers):
+                for name, registered in (("first", None), ("gone", None), ("other", other)):
+                    if name != "first":
+                        seats.server.plane.shared_memory.unregister("", SystemRegion)
+                    if registered is not None:
+                        _register(seats, registered)
+                    path.send(b"", answers, name)
+                    await until(lambda: not seats.plane.in_flight)
+                assert "Unable to find shared memory region: 'r'" in str(answers.regular["gone"].error)
+                assert answers.quick == {"first": [[2, 4]], "other": [[6, 8]]}
+
+    asyncio.run(run())
+
+
 def test_the_memory_of_a_frontend_that_has_gone_is_given_back_at_once(tmp_path: Path) -> None:
     write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
 
@@ -312,9 +413,7 @@ def test_the_memory_of_a_frontend_that_has_gone_is_given_back_at_once(tmp_path: 
                     await seats.infer("double", [[[1, 2]], [[1] * 100_000]])
                 assert mapped() == before + 2
                 seats.gone()
-                async with asyncio.timeout(20):
-                    while mapped() > before + 1:  # noqa: ASYNC110 (of the frontend's own end)
-                        await asyncio.sleep(0.01)
+                await until(lambda: mapped() <= before + 1)
         finally:
             gc.enable()
 

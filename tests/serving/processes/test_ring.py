@@ -158,6 +158,14 @@ def test_a_frame_that_reaches_beyond_the_ring_is_refused() -> None:
         list(reader.frames(1))
 
 
+def test_a_position_that_no_writer_has_is_refused() -> None:
+    memory = memoryview(bytearray(COUNTERS_BYTES + RING_BYTES))
+    reader = FrameRing(memory, 0)
+    HEAD_PAYLOAD.pack_into(memory, 0, RING_BYTES + 8)
+    with pytest.raises(ValueError, match="of at most 1048576"):
+        list(reader.frames(1))
+
+
 @pytest.mark.parametrize("payload_size", [1, 3, 9000])
 def test_a_plain_frame_whose_sizes_disagree_is_refused(payload_size: int) -> None:
     memory = memoryview(bytearray(COUNTERS_BYTES + RING_BYTES))

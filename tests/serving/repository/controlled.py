@@ -12,6 +12,7 @@ from onnx import helper
 
 from tests.serving.onnx_files import graph, node, save, value
 from tests.serving.repository.places import opened
+from tests.waiting import until
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
@@ -78,13 +79,12 @@ class Scene:
             for name, e in self.repository.index()
         }
 
-    async def until(self, true: Callable[[], bool], timeout_s: float = 10) -> None:
-        """Wait for a condition; fails if it does not come true."""
-        for _ in range(int(timeout_s / 0.005)):
-            if true():
-                return
-            await asyncio.sleep(0.005)
-        raise AssertionError(f"it did not come true: {self.states}")
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait for a condition; a failure tells the states of the models."""
+        try:
+            await until(true)
+        except AssertionError as exc:
+            raise AssertionError(f"it did not come true: {self.states}") from exc
 
 
 async def ask(model: Served) -> float:

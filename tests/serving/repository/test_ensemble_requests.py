@@ -68,7 +68,6 @@ def test_requests_on_their_way_are_answered_whatever_is_unloaded(
                 await it.control.unload(name, unload_dependents=True)
             with pytest.raises(NotFound):
                 it.repository.get("top")
-            await asyncio.sleep(0.1)
             assert not asked.done()
             gate.open()
             assert await asked == 2

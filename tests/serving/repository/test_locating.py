@@ -6,7 +6,7 @@ import pytest
 
 from tests.serving.onnx_files import write_model
 from tests.serving.repository.controlled import controlled, play
-from tpx.protocol.model_config import field_at, locate, read_parts
+from tpx.protocol.model_config import all_parts, field_at, locate, read_parts
 
 IO = """input [
   { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
@@ -84,6 +84,12 @@ INVALID = [
         10,
         "model_operations.op_library_filename",
     ),
+    (
+        "instance_group [ { rate_limiter { priority: 2 } } ]\n"
+        "dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }",
+        2,
+        "dynamic_batching.preserve_ordering",
+    ),
 ]
 
 
@@ -130,7 +136,7 @@ def test_parts_of_a_text_have_paths_and_places() -> None:
         "# a comment with { braces\nname: 'a}b'\n"
         "input [ { name: \"x\" dims: [ 1, 2 ] },\n{ name: 'y' } ]; backend: 'o'"
     )
-    parts = [(part.path, part.line) for top in read_parts(text) for part in top.walk()]
+    parts = [(part.path, part.line) for part in all_parts(read_parts(text))]
     assert parts == [
         ("name", 2),
         ("input[0]", 3),

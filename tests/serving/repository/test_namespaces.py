@@ -1,5 +1,6 @@
 """Repositories that have models of the same name, `two` those that multiply by 2 and `three` those by 3."""
 
+import asyncio
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -378,15 +379,22 @@ def test_a_path_that_is_given_twice_is_one_namespace(both: list[Path]) -> None:
     play(scene)
 
 
+async def requested(it: Scene, name: str) -> None:
+    """A request that needs a model waits until it is loaded. Raises its error."""
+    loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    it.control.on_demand.begin(name, lambda: loaded.set_result(None), loaded.set_exception)
+    await loaded
+
+
 def test_lazy_mode_loads_a_name_that_is_clear_and_no_other(both: list[Path]) -> None:
     async def scene() -> None:
         async with controlled(*both, namespaces=True, mode="lazy") as it:
             assert it.control.would_load("top_two")
             assert not it.control.would_load("part")
             with pytest.raises(InvalidRequest, match="There are 2 identifiers of model 'part'"):
-                await it.control._load_for_request("part")
+                await requested(it, "part")
             assert it.states == {}
-            await it.control._load_for_request("top_two")
+            await requested(it, "top_two")
             assert await factors(it, "top_two", "part") == [2, 2]
 
     play(scene)

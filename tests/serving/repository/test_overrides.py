@@ -118,15 +118,6 @@ def test_two_names_of_one_file_are_refused() -> None:
     )
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary directories are made."""
-    directory = tmp_path / "temporary"
-    directory.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    return directory
-
-
 def test_files_are_written_for_nobody_else(temporary: Path) -> None:
     made = private_files(files("1/model.onnx", "labels.txt", "/".join(["x" * 255] * 12)).files)
     assert made.parent == temporary

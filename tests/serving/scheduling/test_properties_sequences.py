@@ -13,7 +13,7 @@ from tpx.errors import Cancelled, InvalidRequest, Overloaded
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
-from tpx.serving.scheduling.sequences import LiveSequence, SequenceTable
+from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
 
 IDLE_NS = 400
@@ -151,7 +151,7 @@ def _each_in_order_at_one_place(departures: list[Departure]) -> None:
     parts: dict[int, list[tuple[Departure, InferRequest]]] = defaultdict(list)
     for departure in departures:
         for request in departure.requests:
-            assert request.sequence.instance == departure.queue
+            assert request.live_sequence.instance == departure.queue
             parts[id(request.sequence)].append((departure, request))
     for of_one in parts.values():
         times = [request.arrived_ns for _, request in of_one]
@@ -165,7 +165,7 @@ def _no_slot_has_two(departures: list[Departure]) -> None:
     spans: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(dict)
     for departure in departures:
         for request in departure.requests:
-            sequence: LiveSequence = request.sequence
+            sequence = request.live_sequence
             span = spans[sequence.instance, sequence.slot].setdefault(
                 id(sequence), [departure.begins_ns, departure.ends_ns]
             )

@@ -1,16 +1,18 @@
 """Sequences and their slots, replayed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import cast
 
 import pytest
 
 from tests.serving.fakes import MS, request_of
 from tests.serving.scheduling.replay import Replay, present
 from tpx.errors import Cancelled, InvalidRequest, Overloaded
+from tpx.protocol.tensors import Array
 from tpx.protocol.v2 import Parameter
-from tpx.serving.request import InferRequest
+from tpx.serving.request import CorrelationId, InferRequest
 from tpx.serving.scheduling.dynamic import DynamicBatcher
-from tpx.serving.scheduling.sequences import CorrelationId, SequenceTable
+from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
 
 IDLE = 1000 * MS
@@ -51,11 +53,11 @@ def oldest(
 
 
 def ids(departures: list[tuple[InferRequest, ...]]) -> list[list[CorrelationId]]:
-    return [[request.sequence.id for request in requests] for requests in departures]
+    return [[request.live_sequence.id for request in requests] for requests in departures]
 
 
 def slots_of(requests: tuple[InferRequest, ...]) -> list[tuple[int, int]]:
-    return [(request.sequence.instance, request.sequence.slot) for request in requests]
+    return [(request.live_sequence.instance, request.live_sequence.slot) for request in requests]
 
 
 # what is asked of a request
@@ -264,7 +266,9 @@ def test_an_instance_that_opens_takes_sequences_from_the_backlog(
     for number in (1, 2, 3):
         scheduler.add(part(number, number, "S"))
     scheduler.affinity.open_instance(7, 5)
-    assert [request and request.sequence.id for request in scheduler.take(6, idle=True, instance=7)] == [2]
+    assert [request and request.live_sequence.id for request in scheduler.take(6, idle=True, instance=7)] == [
+        2
+    ]
     assert scheduler.take(6, idle=True, instance=7) in ((), [])
 
 
@@ -301,14 +305,14 @@ def test_an_instance_without_sequences_closes_at_once(
     scheduler = make(instances=2, slots=1)
     assert scheduler.affinity.close_instance(0)
     scheduler.add(request := part(1, 0, "S"))
-    assert request.sequence.instance == 1
+    assert request.live_sequence.instance == 1
 
 
 def rows(scheduler: DirectSequences | OldestSequences, now_ns: int = 10) -> list[CorrelationId | None]:
     """The sequences of the rows that leave now, None for an empty one; they are computed at once."""
     taken = scheduler.take(now_ns, idle=True)
     scheduler.affinity.finished(present(taken), now_ns)
-    return [None if request is None else request.sequence.id for request in taken]
+    return [None if request is None else request.live_sequence.id for request in taken]
 
 
 def test_a_batch_has_a_row_for_every_slot_up_to_the_last_one_that_is_ready() -> None:
@@ -438,13 +442,15 @@ def growing(*, oldest_first: bool) -> DirectSequences | OldestSequences:
     return DirectSequences(slots, 4, 0, 0)
 
 
-def leave(scheduler: DirectSequences | OldestSequences, grown: dict[int, int]) -> list[list[CorrelationId]]:
+def leave(
+    scheduler: DirectSequences | OldestSequences, grown: Mapping[CorrelationId, int]
+) -> list[list[CorrelationId]]:
     """Everything that leaves, batch by batch; afterwards the states have grown so far."""
     out = []
     while batch := present(scheduler.take(0, idle=True)):
-        out.append([request.sequence.id for request in batch])
+        out.append([request.live_sequence.id for request in batch])
         for request in batch:
-            request.sequence.states["state"] = Grown(grown[request.sequence.id], 2)
+            request.live_sequence.states["state"] = cast("Array", Grown(grown[request.live_sequence.id], 2))
         scheduler.affinity.finished(batch, 0)
     return out
 

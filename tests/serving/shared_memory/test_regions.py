@@ -92,11 +92,15 @@ def test_a_registered_region_is_read_at_its_name(regions: SharedMemory, key: str
     assert read(regions, place(offset=2), place(offset=60)) == [b"\2\3\4\5", b"\x3c\x3d\x3e\x3f"]
 
 
-def test_a_region_of_a_gpu_is_opened_by_its_handle(regions: SharedMemory) -> None:
-    regions.register_cuda(cuda(device_id=3), HANDLE)
-    memory = regions._regions["g"].memory
-    assert isinstance(memory, FakeMemory)
-    assert memory.asked == (HANDLE, 3, SIZE)
+def test_a_region_of_a_gpu_is_opened_by_its_handle() -> None:
+    opened: list[FakeMemory] = []
+
+    def open_cuda(handle: bytes, device: int, byte_size: int) -> FakeMemory:
+        opened.append(FakeMemory(handle, device, byte_size))
+        return opened[-1]
+
+    SharedMemory(open_cuda).register_cuda(cuda(device_id=3), HANDLE)
+    assert [memory.asked for memory in opened] == [(HANDLE, 3, SIZE)]
 
 
 @pytest.mark.parametrize("taken_by", ["system", "cuda"])

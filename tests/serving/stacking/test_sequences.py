@@ -12,8 +12,7 @@ from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.v2 import Parameter
 from tpx.serving.batch import Arrays, Batch
 from tpx.serving.repository.scheduling import stacking_of
-from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.sequences import LiveSequence
+from tpx.serving.request import InferRequest, LiveSequence
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.sequences import check_correlation_id, controls_of
 
@@ -129,7 +128,7 @@ def test_ragged_inputs_of_sequences_lie_end_to_end(strategy: str) -> None:
         [[8]],
         [[10, 12]],
     ]
-    assert parts[2].sequence.states["s_in"].tolist() == [1, 1]
+    assert parts[2].live_sequence.states["s_in"].tolist() == [1, 1]
 
 
 def test_an_empty_slot_has_the_shape_of_the_first_request_where_inputs_are_ragged() -> None:
@@ -263,7 +262,7 @@ def test_rows_of_nobody_have_a_state_of_nothing_and_keep_none() -> None:
 def test_states_of_different_shapes_cannot_be_stacked() -> None:
     table, stacking = made(STATE.replace("[ 2 ]", "[ -1 ]"))
     first = table.part(7, 0)
-    first.sequence.states["s_in"] = np.zeros(3, np.float32)
+    first.live_sequence.states["s_in"] = np.zeros(3, np.float32)
     with pytest.raises(ExecutionError, match=r"state 's_in' of sequence 8 has shape \[1\], another"):
         stacking.gather(Batch([first, table.part(8, 1)]))
 
@@ -293,7 +292,7 @@ def test_what_a_model_should_have_given_is_an_error_and_changes_no_state(
     stacking.gather(batch)
     with pytest.raises(ExecutionError, match=message):
         stacking.scatter(batch, outputs)
-    assert part.sequence.states == {}
+    assert part.live_sequence.states == {}
 
 
 def test_of_several_states_all_change_or_none() -> None:
@@ -304,7 +303,7 @@ def test_of_several_states_all_change_or_none() -> None:
     stacking.gather(batch)
     with pytest.raises(ExecutionError, match="the model returned no state 't_out'"):
         stacking.scatter(batch, {"y": float32(1, 2), "s_out": float32(1, 2)})
-    assert part.sequence.states == {}
+    assert part.live_sequence.states == {}
     assert batch.responses == []
 
 
@@ -316,4 +315,4 @@ def test_a_kept_state_does_not_change_when_the_model_uses_its_memory_again() -> 
     memory = np.full((1, 2), 5, np.float32)
     stacking.scatter(batch, {"y": memory, "s_out": memory})
     memory[:] = 9
-    assert part.sequence.states["s_in"].tolist() == [5, 5]
+    assert part.live_sequence.states["s_in"].tolist() == [5, 5]

@@ -3,33 +3,27 @@
 import pytest
 
 from tpx.errors import InvalidRequest, TpxError, Unsupported
-from tpx.serving.tracing.settings import Level, TraceSetting, TraceUpdate, TraceValues, parse_update
+from tpx.serving.tracing.settings import Level, TraceSetting, TraceUpdate, parse_update
 
 BOTH: tuple[Level, ...] = ("TIMESTAMPS", "TENSORS")
 FIXED = TraceSetting().fixed
 
 
 @pytest.mark.parametrize(
-    ("given", "values"),
+    ("given", "update"),
     [
-        ({"trace_level": ["TENSORS", "TIMESTAMPS"]}, TraceValues(trace_level=BOTH)),
-        ({"trace_level": ["OFF"]}, TraceValues(trace_level=())),
-        ({"trace_level": []}, TraceValues()),
-        ({"trace_rate": ["4294967295"]}, TraceValues(trace_rate=4294967295)),
-        ({"trace_count": ["-1"]}, TraceValues(trace_count=-1)),
-        ({"log_frequency": ["0"], "trace_count": ["7"]}, TraceValues(log_frequency=0, trace_count=7)),
-        ({"trace_mode": ["triton"]}, TraceValues()),
+        ({"trace_level": ["TENSORS", "TIMESTAMPS"]}, {"trace_level": BOTH}),
+        ({"trace_level": ["OFF"]}, {"trace_level": ()}),
+        ({"trace_level": []}, {}),
+        ({"trace_rate": ["4294967295"]}, {"trace_rate": 4294967295}),
+        ({"trace_count": ["-1"]}, {"trace_count": -1}),
+        ({"log_frequency": ["0"], "trace_count": ["7"]}, {"log_frequency": 0, "trace_count": 7}),
+        ({"trace_mode": ["triton"]}, {}),
+        ({"trace_rate": None, "trace_count": ["3"]}, {"trace_rate": None, "trace_count": 3}),
     ],
 )
-def test_texts_become_values(given: dict[str, list[str] | None], values: TraceValues) -> None:
-    assert parse_update(given, FIXED) == TraceUpdate(values=values)
-
-
-def test_none_clears() -> None:
-    update = parse_update({"trace_rate": None, "trace_level": None, "trace_count": ["3"]}, FIXED)
-    assert update.cleared == {"trace_rate", "trace_level"}
-    current = TraceValues(trace_rate=5, log_frequency=2)
-    assert update.applied(current) == TraceValues(trace_count=3, log_frequency=2)
+def test_texts_become_values(given: dict[str, list[str] | None], update: TraceUpdate) -> None:
+    assert parse_update(given, FIXED) == update
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ bounded too.
 """
 
 import asyncio
-from abc import abstractmethod
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tpx.errors import RequestError
 from tpx.protocol.compression import Inflater
@@ -20,29 +20,14 @@ from tpx.protocol.http2.sender import Stream
 from tpx.protocol.memory_budget import Account
 from tpx.protocol.tensors import Buffer
 
+if TYPE_CHECKING:
+    from tpx.protocol.grpc.server_call import ServerCall
+
 UNREAD_BYTES = 64 << 20
 """Bytes of unread responses of one connection above which its requests wait."""
 CALL_UNREAD_BYTES = 4 << 20
 """Bytes of unread responses of one call above which its messages wait."""
 _READ_AT_ONCE_BYTES = 64 << 10
-
-
-class IncomingCall(Stream):
-    """Call whose messages are read as backpressure allows."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def take(self, message: Buffer) -> None:
-        """Handle a request message."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Handle the end of the client's half, after all its messages."""
-
-    @abstractmethod
-    def give_up(self, status: Status, why: str) -> None:
-        """End the call with an error that its method did not raise."""
 
 
 class Shared:
@@ -61,7 +46,7 @@ class Shared:
         self.inflater = inflater
         self.read_ns = 0
         """Time of the last read; set only if the listener has an observer."""
-        self.waiting: dict[int, IncomingCall] = {}
+        self.waiting: dict[int, ServerCall] = {}
         self.sender.watch(self._schedule_resume)
 
     def received(self, count: int) -> None:
@@ -73,7 +58,7 @@ class Shared:
     def full(self) -> bool:
         return self.sender.queued > UNREAD_BYTES or self.account.full
 
-    def wait(self, call: IncomingCall) -> None:
+    def wait(self, call: "ServerCall") -> None:
         """Resume `call` once the client has read most of the connection's responses."""
         self.waiting[call.id] = call
         self._await_room()
@@ -104,7 +89,7 @@ class Shared:
 class Intake:
     """Request side of one call: turns DATA into messages."""
 
-    def __init__(self, call: IncomingCall, shared: Shared, reader: MessageReader) -> None:
+    def __init__(self, call: "ServerCall", shared: Shared, reader: MessageReader) -> None:
         self._call = call
         self._shared = shared
         self.reader = reader

@@ -19,15 +19,7 @@ from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
 from tpx.protocol.grpc.status import Status, from_reset, to_code
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import (
-    Event,
-    GoingAway,
-    Http2Connection,
-    Lost,
-    ProtocolViolated,
-    SettingsChanged,
-    StreamReset,
-)
+from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import (
     END_STREAM,
     HEADER_BYTES,
@@ -39,6 +31,7 @@ from tpx.protocol.http2.frames import (
     Setting,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
+from tpx.protocol.http2.role import Event, GoingAway, Lost, ProtocolViolated, SettingsChanged, StreamReset
 from tpx.protocol.read_buffer import dial
 from tpx.protocol.tensors import Buffer, new_scratch
 
@@ -232,7 +225,7 @@ class GrpcClientConnection:
         """Handle responses that match the template; learn a template from two reads of the same size."""
         size, at = len(data), 0
         template = self._template
-        if template is not None and size and self.http2.block is None:
+        if template is not None and size and self.http2.control.block is None:
             at = self._handle_matching(data, template)
         if not self._greeted and size > 3:
             self._greeted = True
@@ -271,7 +264,7 @@ class GrpcClientConnection:
             stop = start + _INCREMENT_BYTES
             if stop > end or data[at:start] != _WINDOW_UPDATE:
                 return at
-            http2.window_update(0, 0, data[start:stop])
+            http2.control.window_update(0, 0, data[start:stop])
             at = stop
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:

@@ -141,9 +141,6 @@ class Keepalive:
         if (old or idle) and not self._drained:
             self._drained = True
             return KeepaliveAction.DRAIN
-        return self._check_silence(tick, calls=calls)
-
-    def _check_silence(self, tick: int, *, calls: bool) -> KeepaliveAction:
         limits, most = self._limits, self._limits.max_pings_without_data
         if self._pinged is not None:
             if self.heard >= self._pinged:

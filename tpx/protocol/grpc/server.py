@@ -12,15 +12,7 @@ from tpx.protocol.grpc.metadata import CallHead, interpret_request
 from tpx.protocol.grpc.server_call import Method, ServerCall, refusing, unknown_method
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.connection import (
-    Event,
-    GoingAway,
-    Http2Connection,
-    Lost,
-    PingReceived,
-    ProtocolViolated,
-    StreamReset,
-)
+from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import (
     ACK,
     END_STREAM,
@@ -35,6 +27,7 @@ from tpx.protocol.http2.frames import (
     header_at,
 )
 from tpx.protocol.http2.hpack import BlockDecoder
+from tpx.protocol.http2.role import Event, GoingAway, Lost, PingReceived, ProtocolViolated, StreamReset
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch
 
 _DRAIN_PING = b"tpxdrain"
@@ -78,6 +71,7 @@ class GrpcServerConnection:
         self._accept_up_to = MAX_STREAM_ID
         self._draining_since: int | None = None
         self._left_at = 0
+        self._linger_s = LINGER_S
         self._write_watch = WriteWatch()
         self._deadlines = MessageDeadlines(limits)
         self._half_sent_since = (0, 0)  # number of an incomplete header block or frame, and its first tick
@@ -107,7 +101,7 @@ class GrpcServerConnection:
     def _read_preface(self, data: bytes) -> int:
         if data[: len(PREFACE)] != PREFACE[: len(data)]:
             head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
-            self._write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
+            self.http2.transport.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2), _NOT_HTTP2))
             self._end_connection()
             return 0
         at = len(PREFACE)
@@ -132,11 +126,11 @@ class GrpcServerConnection:
             self._skipped.append(range(self._last_stream + 1 | 1, stream_id, 2))
         self._last_stream = stream_id
         if head is None:
-            self.http2.glitches.charge("malformed requests")
-            self.http2.reset_stream(stream_id, ErrorCode.PROTOCOL_ERROR)
+            self.http2.control.glitches.charge("malformed requests")
+            self.http2.control.reset_stream(stream_id, ErrorCode.PROTOCOL_ERROR)
         elif len(self._calls) >= self._limits.max_streams or stream_id > self._accept_up_to:
-            self.http2.glitches.charge("streams over the limit")
-            self.http2.reset_stream(stream_id, ErrorCode.REFUSED_STREAM)
+            self.http2.control.glitches.charge("streams over the limit")
+            self.http2.control.reset_stream(stream_id, ErrorCode.REFUSED_STREAM)
         else:
             self._begin_call(stream_id, flags, head)
 
@@ -144,7 +138,7 @@ class GrpcServerConnection:
         """Decode a header block, and charge glitches for an unusually large one."""
         blocks, most = self._blocks, self._limits.max_metadata_bytes
         head = blocks.add(block)
-        self.http2.glitches.charge(
+        self.http2.control.glitches.charge(
             "header fields", blocks.fields // _FIELDS_PER_GLITCH + len(block) // _BLOCK_BYTES_PER_GLITCH
         )
         if head is not None and blocks.list_bytes > most:
@@ -178,7 +172,7 @@ class GrpcServerConnection:
         call = self._calls.get(stream_id)
         if call is None:
             if stream_id & 1:
-                self.http2.glitches.charge("headers on closed streams")
+                self.http2.control.glitches.charge("headers on closed streams")
             self.not_open(stream_id, "HEADERS")
             return
         if call.peer_ended:
@@ -195,7 +189,7 @@ class GrpcServerConnection:
         """
         if stream_id > self._last_stream or not stream_id & 1:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
-        if what not in ("DATA", "HEADERS") or self.http2.was_cut(stream_id):
+        if what not in ("DATA", "HEADERS") or self.http2.control.was_cut(stream_id):
             return
         if any(stream_id in skipped for skipped in self._skipped):
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {stream_id}, which was skipped")
@@ -217,7 +211,9 @@ class GrpcServerConnection:
                 self._accept_up_to = self._last_stream
                 self._close_if_drained()
             case ProtocolViolated(error):
-                self._write(frames.goaway(self._last_stream, error.error_code, error.message.encode()))
+                self.http2.transport.write(
+                    frames.goaway(self._last_stream, error.error_code, error.message.encode())
+                )
                 self._end_connection()
             case Lost():
                 self._listener.closed(self)
@@ -237,6 +233,7 @@ class GrpcServerConnection:
         self._wrote = True
         self._calls.pop(call.id, None)
         if self._accept_up_to != MAX_STREAM_ID:
+            self._linger_s = LINGER_S  # the client may still read the response
             self._close_if_drained()
 
     def _has_written(self) -> bool:
@@ -245,9 +242,6 @@ class GrpcServerConnection:
         wrote = self._wrote or sent_bytes != self._sent_bytes
         self._wrote, self._sent_bytes = False, sent_bytes
         return wrote
-
-    def _write(self, data: bytes) -> None:
-        self.http2.transport.write(data)
 
     def refuse(self, reason: str) -> None:
         """Refuse this connection, which is over a limit, and close it."""
@@ -279,12 +273,14 @@ class GrpcServerConnection:
         if self._draining_since is not None or self.http2.closed or not self._preface_seen:
             return
         self._draining_since = self._listener.tick
-        self._write(
+        self.http2.transport.write(
             frames.goaway(MAX_STREAM_ID, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, _DRAIN_PING)
         )
 
     def drain(self) -> None:
         """Drain as `release` does, and also end streaming calls that wait for more requests."""
+        if not self._calls:
+            self._linger_s = 0
         if not self._preface_seen and not self.http2.closed:
             self._end_connection()
         self.release()
@@ -295,7 +291,7 @@ class GrpcServerConnection:
     def _finish_drain(self) -> None:
         if self._accept_up_to == MAX_STREAM_ID:
             self._accept_up_to = self._last_stream
-            self._write(frames.goaway(self._last_stream, ErrorCode.NO_ERROR))
+            self.http2.transport.write(frames.goaway(self._last_stream, ErrorCode.NO_ERROR))
             self._close_if_drained()
 
     def _close_if_drained(self) -> None:
@@ -342,25 +338,22 @@ class GrpcServerConnection:
             self.abort()
         elif not self.http2.closed:
             for stream in self.http2.sender.stalled(tick, limits.write_timeout_s):
-                self.http2.reset_stream(stream.id, ErrorCode.CANCEL)
+                self.http2.control.reset_stream(stream.id, ErrorCode.CANCEL)
                 self._drop_call(stream.id)
             self._deadlines.look(self._calls, tick)
-            self._check_keepalive(tick)
-        elif tick - self._left_at > LINGER_S:
+            if self._draining_since is not None and tick - self._draining_since > 1:
+                self._finish_drain()
+            action = self._keepalive.look(
+                tick, calls=bool(self._calls), last_stream=self._last_stream, wrote=self._has_written()
+            )
+            if action is KeepaliveAction.PING:
+                self.http2.transport.write(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
+            elif action is KeepaliveAction.DRAIN:
+                self.release()
+            elif action is not KeepaliveAction.NOTHING:
+                self.abort()
+        elif tick - self._left_at > self._linger_s:
             self.http2.transport.close()
-
-    def _check_keepalive(self, tick: int) -> None:
-        if self._draining_since is not None and tick - self._draining_since > 1:
-            self._finish_drain()
-        action = self._keepalive.look(
-            tick, calls=bool(self._calls), last_stream=self._last_stream, wrote=self._has_written()
-        )
-        if action is KeepaliveAction.PING:
-            self._write(frames.frame(frames.PING, 0, 0, _ALIVE_PING))
-        elif action is KeepaliveAction.DRAIN:
-            self.release()
-        elif action is not KeepaliveAction.NOTHING:
-            self.abort()
 
 
 def connection_factory(

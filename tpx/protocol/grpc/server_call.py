@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tpx.errors import Overloaded
 from tpx.protocol.compression import deflate
-from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, IncomingCall, Intake, Shared
+from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, Shared
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
@@ -61,7 +61,7 @@ class Method:
     """Offset of the first tensor in recent large messages; buffers for the next ones are aligned to it."""
 
 
-class ServerCall(IncomingCall):
+class ServerCall(Stream):
     """One call. Unary calls end with `respond` or `fail`; streaming calls with any number of `send`,
     then `finish` or `fail`.
 
@@ -95,7 +95,7 @@ class ServerCall(IncomingCall):
         ended: "Callable[[ServerCall], None]",
     ) -> None:
         """`ended` is called when the response is fully written."""
-        Stream.__init__(self, stream_id, shared.sender.initial_window)
+        super().__init__(stream_id, shared.sender.initial_window)
         self._shared = shared
         self._ended = ended
         self.head = head
@@ -426,7 +426,7 @@ class ServerCall(IncomingCall):
         if self.intake is not None or self.held:
             self._release_resources()
         if not self.peer_ended:
-            self._shared.connection.reset_stream(self.id, ErrorCode.NO_ERROR)
+            self._shared.connection.control.reset_stream(self.id, ErrorCode.NO_ERROR)
         self._ended(self)
 
     def _cancel_deadline(self) -> None:

@@ -19,7 +19,8 @@ class ChunkedDecoder:
         self._limit = limit
         self._buffer = b""
         self._body = bytearray()
-        self._size = 0
+        self.size = 0
+        """Bytes of the body announced so far, including the rest of the current chunk."""
         self._chunks = 0
         self._remaining = -1  # bytes left of the current chunk, including CRLF; -1: at a size line
         self._in_trailers = False
@@ -61,11 +62,6 @@ class ChunkedDecoder:
         """Bytes of the body received so far."""
         return len(self._body)
 
-    @property
-    def size(self) -> int:
-        """Bytes of the body announced so far, including the rest of the current chunk."""
-        return self._size
-
     def body(self) -> memoryview:
         return memoryview(self._body)
 
@@ -93,14 +89,14 @@ class ChunkedDecoder:
             self._in_trailers = True
             return
         self._chunks += 1
-        self._size += size
+        self.size += size
         if self._chunks > MAX_CHUNKS:
             raise HttpError(
                 400,
                 f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
                 "Send fewer or larger HTTP chunks.",
             )
-        if self._size > self._limit:
+        if self.size > self._limit:
             raise HttpError(
                 413, f"request body exceeds the maximum allowed input size of {self._limit} bytes"
             )

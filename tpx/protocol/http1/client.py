@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 
 from tpx.errors import WireError
 from tpx.protocol.http1.connection import HttpConnection
@@ -173,32 +174,26 @@ class HttpClientConnection(HttpConnection):
             self.on_lost(WireError(message))
 
 
+@dataclass(eq=False)
 class HttpConnector:
     """Opens connections to one server; they share the cache of heads and the scratch buffer for reads."""
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        tls: ssl.SSLContext | None = None,
-        kind: type[HttpClientConnection] = HttpClientConnection,
-        at_once: bool = False,
-    ) -> None:
-        """`at_once`: requests reach the kernel before `send` returns."""
-        self.host = host
-        self.port = port
-        self._tls = tls
-        self._kind = kind
-        self._at_once = at_once
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = field(default=None, kw_only=True)
+    kind: type[HttpClientConnection] = field(default=HttpClientConnection, kw_only=True)
+    at_once: bool = field(default=False, kw_only=True)
+    """True if requests reach the kernel before `send` returns."""
+
+    def __post_init__(self) -> None:
         self._heads = HeadCache(parse_response_head)
         self._scratch = new_scratch()
 
     async def connect(self, timeout_s: float = 10.0) -> HttpClientConnection:
         """Open a connection. Raises WireError naming the address."""
-        connection = self._kind(self._heads, self._scratch)
-        await dial(lambda: connection, self.host, self.port, tls=self._tls, timeout_s=timeout_s)
-        if self._at_once:
+        connection = self.kind(self._heads, self._scratch)
+        await dial(lambda: connection, self.host, self.port, tls=self.tls, timeout_s=timeout_s)
+        if self.at_once:
             connection.write_at_once()
         return connection
 

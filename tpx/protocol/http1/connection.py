@@ -7,6 +7,7 @@ the previous one, the head is not parsed again.
 """
 
 import asyncio
+import re
 from abc import abstractmethod
 from typing import cast
 
@@ -16,6 +17,9 @@ from tpx.protocol.read_buffer import LARGE_BYTES, BufferedReader
 from tpx.protocol.tensors import aligned
 
 HEAD_END = b"\r\n\r\n"
+_CR = ord("\r")
+_EMPTY_LINES = re.compile(rb"(?:\r\n)+")
+"""Skipped before a message: some clients send them after a body (RFC 9112 section 2.2)."""
 _CHECK_ABOVE_BYTES = 256
 _CHUNKS_AT_ONCE_BYTES = 16 << 10
 
@@ -124,6 +128,9 @@ class HttpConnection(BufferedReader):
         """Handle the complete messages with plain heads. Returns the bytes from the first that needs more."""
         at, end = 0, len(data)
         while at < end:
+            if data[at] == _CR and (empty := _EMPTY_LINES.match(data, at)):
+                at = empty.end()
+                continue
             head_end = data.find(HEAD_END, at)
             if head_end < 0:
                 self._hold_partial_head(data[at:])
@@ -157,8 +164,6 @@ class HttpConnection(BufferedReader):
             self._parse_input(data)
 
     def _hold_partial_head(self, rest: bytes) -> None:
-        if rest == b"\r\n":
-            return  # some clients send an extra CRLF after a body (RFC 9112 section 2.2)
         size = len(rest)
         # parse a long head that arrives slowly only when its size has doubled: linear cost in total
         dripping = _CHECK_ABOVE_BYTES < self._checked < size < 2 * self._checked

@@ -17,7 +17,6 @@ MAX_HEAD_BYTES = 64 << 10
 MAX_TARGET_BYTES = 8 << 10
 MAX_HEADERS = 100
 
-_EMPTY_LINES = re.compile(rb"\A(?:\r\n)+")
 _ORIGIN = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
 """Scheme and authority of a target in absolute form, which servers must accept too."""
 
@@ -106,8 +105,7 @@ def parse_request_head(raw: bytes) -> HttpHead:
     if not collector.target:
         raise HttpError(400, "malformed HTTP message: no request line")
     head = HttpHead(raw=raw, method=parser.get_method())
-    line = _EMPTY_LINES.sub(b"", raw, count=1)
-    if not line.startswith(head.method + b" " + collector.target + b" HTTP/"):
+    if not raw.startswith(head.method + b" " + collector.target + b" HTTP/"):
         raise HttpError(400, "malformed HTTP message: one space each separates method, target and version")
     if len(collector.target) > MAX_TARGET_BYTES:
         raise HttpError(414, f"request target longer than {MAX_TARGET_BYTES} bytes")

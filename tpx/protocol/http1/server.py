@@ -214,12 +214,12 @@ class HttpServerConnection(HttpConnection):
         self._stage = _Stage.IDLE
         self._since = self._body_since = listener.tick
         self._write_watch = WriteWatch()
-        self.streamed_bytes = (
-            0  # bytes of streamed responses: tells a slow client from one that has stopped reading
-        )
+        self.streamed_bytes = 0
+        """Bytes of streamed responses, which tell a slow client from one that has stopped reading."""
         self._writing_paused = self.serving = False
         self._half_closed = self._withdrawn = self._deaf = False
         self._began_ns = 0
+        self._linger_s = LINGER_S
         self._account = listener.memory.account(self)
         self.answer_bytes = 0
         self._taken = (0, 0)  # bytes of responses accepted by the kernel, at the last two sweeps
@@ -487,7 +487,7 @@ class HttpServerConnection(HttpConnection):
                 self._end_connection()
             elif stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
                 self._withdraw_request()
-            elif stage is _Stage.CLOSED and waited > LINGER_S:
+            elif stage is _Stage.CLOSED and waited > self._linger_s:
                 self.out.close()
         except HttpError as exc:
             self._reject_message(exc)
@@ -500,6 +500,7 @@ class HttpServerConnection(HttpConnection):
     def drain(self) -> None:
         """Close when idle; a request in flight is served first, with `Connection: close`."""
         if self._stage in (_Stage.IDLE, _Stage.HEAD):
+            self._linger_s = 0  # counted from when the client has all of its last response
             self._end_connection()
 
     def abort(self) -> None:
@@ -511,10 +512,7 @@ class HttpServerConnection(HttpConnection):
 
 
 def connection_factory(
-    listener: Listener,
-    limits: HttpLimits,
-    serve: Callable[[HttpRequest], None],
-    judge: Judge | None = None,
+    listener: Listener, limits: HttpLimits, serve: Callable[[HttpRequest], None], judge: Judge | None = None
 ) -> Callable[[], HttpServerConnection]:
     """Return the protocol factory that the listener calls for each accepted socket; connections share a
     cache of heads.

@@ -117,10 +117,6 @@ class FrameSender:
         """True if the peer accepted queued bytes since the start of the second before last."""
         return self.sent_bytes != self._sent_bytes_long_before
 
-    @property
-    def idle(self) -> bool:
-        return not self._ready and not self._starved
-
     def reserve(self, stream: Stream, size: int) -> bool:
         """Reserve `size` bytes of both windows for a direct write, or return False: the data must queue."""
         if size > self.window or size > stream.send_window or self.paused or self.owes_update:

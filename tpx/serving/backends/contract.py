@@ -77,6 +77,7 @@ def no_file(path: Path, model_name: str) -> LoadError:
     return LoadError(fault, code=Code.NOT_FOUND)
 
 
+@runtime_checkable
 class Executor(Protocol):
     """One instance of a model; used by one thread at a time."""
 

@@ -34,19 +34,20 @@ class ModelTensor:
 
 
 def complete_tensors(
-    config: ModelConfig, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor], *, max_batch_size: int
+    config: ModelConfig, inputs: Sequence[ModelTensor], outputs: Sequence[ModelTensor], possible: int
 ) -> None:
     """Fill in batching, inputs and outputs that the configuration leaves open.
 
-    `max_batch_size` is the value to set if the model supports batches, 0 if it does not. Configured
-    dims hint at whether a shape has a batch dimension (Triton: tensorrt_backend/src/model_state.cc,
-    tensorflow_backend/src/tensorflow.cc). Raises ConfigError.
+    `possible` is the max_batch_size to set where none is configured, 0 if the model supports no batches.
+    Configured dims hint at whether a shape has a batch dimension (Triton:
+    tensorrt_backend/src/model_state.cc, tensorflow_backend/src/tensorflow.cc). Raises ConfigError.
     """
     added, taken = added_inputs(config), taken_outputs(config)
-    sections = (
+    sections: _Sections = (
         (config.input, {tensor.name: tensor for tensor in inputs if tensor.name not in added}),
         (config.output, {tensor.name: tensor for tensor in outputs if tensor.name not in taken}),
     )
+    max_batch_size = config.max_batch_size or possible
     hint = _infer_batching(config.name, sections)
     if hint and not max_batch_size:
         raise ConfigError(
@@ -55,7 +56,20 @@ def complete_tensors(
         )
     fill_batching(config, 0 if hint is False else max_batch_size)
     for items, tensors in sections:
-        _fill_tensors(config.name, items, tensors, batching=config.max_batch_size > 0)
+        batching = config.max_batch_size > 0
+        if not items:
+            for tensor in tensors.values():
+                _check_ranked(config.name, tensor)
+                _add_tensor(items, tensor, batching=batching)
+        for item in items:
+            known = tensors.get(item.name)
+            if known is None:
+                continue
+            if not item.data_type:
+                item.data_type = BY_NAME[known.datatype].number
+            if not item.dims:
+                _check_ranked(config.name, known)
+                _fill_dims(item, known, batching=batching)
 
 
 _Sections = Sequence[tuple[Any, Mapping[str, ModelTensor]]]
@@ -79,22 +93,6 @@ def _infer_batching(model: str, sections: _Sections) -> bool | None:
                 )
             hint = batching
     return hint
-
-
-def _fill_tensors(model: str, items: Any, tensors: Mapping[str, ModelTensor], *, batching: bool) -> None:
-    if not items:
-        for tensor in tensors.values():
-            _check_ranked(model, tensor)
-            _add_tensor(items, tensor, batching=batching)
-    for item in items:
-        known = tensors.get(item.name)
-        if known is None:
-            continue
-        if not item.data_type:
-            item.data_type = BY_NAME[known.datatype].number
-        if not item.dims:
-            _check_ranked(model, known)
-            _fill_dims(item, known, batching=batching)
 
 
 def _check_ranked(model: str, tensor: ModelTensor) -> None:
@@ -253,10 +251,7 @@ def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: Mo
         )
     full = (*([-1] if config.max_batch_size > 0 else []), *dims_of(item))
     scalar = not tensor.shape and full == (1,)
-    fits = len(full) == len(tensor.shape) and all(
-        want == got or -1 in (want, got) for want, got in zip(full, tensor.shape, strict=True)
-    )
-    if fits or scalar:
+    if scalar or agree(full, tensor.shape):
         return
     detail = (
         " (an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, "
@@ -268,6 +263,13 @@ def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: Mo
         f"model '{config.name}', tensor '{item.name}': the model expects {len(tensor.shape)} dimensions "
         f"(shape {brackets(tensor.shape)}) but the model configuration specifies {len(full)} "
         f"dimensions{detail}"
+    )
+
+
+def agree(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Return whether two shapes are equal but for variable dimensions."""
+    return len(first) == len(second) and all(
+        a == b or -1 in (a, b) for a, b in zip(first, second, strict=True)
     )
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 _NONE = np.empty(0, np.int64)
+_SLOTS, _SLOT_NS = 5, 12_000_000_000
 
 
 class QuantileSketch:
@@ -105,15 +106,12 @@ class QuantileSketch:
 class SlidingQuantiles:
     """Quantiles of the values of about the last minute: those of the current slot and of earlier ones."""
 
-    def __init__(
-        self, error: float, now_ns: int, *, max_age_ns: int = 60_000_000_000, slots: int = 5
-    ) -> None:
+    def __init__(self, error: float, now_ns: int) -> None:
         self._error = error
-        self._slot_ns = max_age_ns // slots
-        self._slots = [QuantileSketch(error) for _ in range(slots)]
+        self._slots = [QuantileSketch(error) for _ in range(_SLOTS)]
         self._past: QuantileSketch | None = None
         """All slots except the current one, merged on first read."""
-        self.ends_ns = now_ns + self._slot_ns
+        self.ends_ns = now_ns + _SLOT_NS
         """End of the current slot; call `turn` before adding later values."""
 
     def add(self, values: Sequence[int]) -> None:
@@ -122,9 +120,9 @@ class SlidingQuantiles:
 
     def turn(self, now_ns: int) -> None:
         """Drop slots that have expired."""
-        ended = max(0, (now_ns - self.ends_ns) // self._slot_ns + 1)
-        self.ends_ns += ended * self._slot_ns
-        fresh = [QuantileSketch(self._error) for _ in range(min(ended, len(self._slots)))]
+        ended = max(0, (now_ns - self.ends_ns) // _SLOT_NS + 1)
+        self.ends_ns += ended * _SLOT_NS
+        fresh = [QuantileSketch(self._error) for _ in range(min(ended, _SLOTS))]
         self._slots = [*self._slots[len(fresh) :], *fresh]
         self._past = None
 

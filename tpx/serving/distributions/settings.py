@@ -55,21 +55,21 @@ def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
             known = nearest(name, _NAMES) or f" (there are: {', '.join(_NAMES)})"
             raise UsageError(f"--metrics-config: unknown setting '{name}'{known}")
         if name in _SWITCHES:
-            settings = _set_switch(settings, name, value)
+            word = value.lower()
+            if word not in TRUE_WORDS | FALSE_WORDS:
+                raise UsageError(f"--metrics-config {name} must be true or false, got '{value}'")
+            settings = replace(settings, **{name: word in TRUE_WORDS})  # type: ignore[arg-type]
         elif name == "summary_quantiles":
-            settings = replace(settings, summary_quantiles=_parse_quantiles(value))
+            # `0.5:0.05,0.9:0.01`
+            found = tuple(_parse_quantile(pair) for pair in value.split(","))
+            if len({quantile.q for quantile in found}) < len(found):
+                raise UsageError(f"--metrics-config summary_quantiles names a quantile twice: '{value}'")
+            settings = replace(settings, summary_quantiles=found)
         else:
             settings = replace(
                 settings, histogram_buckets={**settings.histogram_buckets, **_parse_buckets(value)}
             )
     return settings
-
-
-def _set_switch(settings: LatencySettings, name: str, value: str) -> LatencySettings:
-    word = value.lower()
-    if word not in TRUE_WORDS | FALSE_WORDS:
-        raise UsageError(f"--metrics-config {name} must be true or false, got '{value}'")
-    return replace(settings, **{name: word in TRUE_WORDS})  # type: ignore[arg-type]
 
 
 def _parse_buckets(text: str) -> Mapping[str, tuple[float, ...]]:
@@ -89,14 +89,6 @@ def _parse_buckets(text: str) -> Mapping[str, tuple[float, ...]]:
             f"than the one before, got '{text}'"
         )
     return {family: bounds}
-
-
-def _parse_quantiles(text: str) -> tuple[Quantile, ...]:
-    """Parse `0.5:0.05,0.9:0.01`."""
-    found = tuple(_parse_quantile(pair) for pair in text.split(","))
-    if len({quantile.q for quantile in found}) < len(found):
-        raise UsageError(f"--metrics-config summary_quantiles names a quantile twice: '{text}'")
-    return found
 
 
 def _parse_quantile(pair: str) -> Quantile:

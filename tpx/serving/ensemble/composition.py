@@ -8,6 +8,7 @@ from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import TensorConfig, inputs_and_outputs
+from tpx.serving.backends.model_tensors import agree, brackets
 from tpx.serving.ensemble.graph import EnsembleStep, Graph
 from tpx.serving.ensemble.plan import StepFacts
 from tpx.serving.model_id import ModelId
@@ -153,18 +154,8 @@ def _check_same(graph: Graph, tensor: str, first: _TensorOrigin, second: _Tensor
         )
     # without the batch dimension, which is added to and removed from a request of one row; or with it, if a
     # model declares the others' batch dimension as its own
-    if not _is_compatible(first.dims, second.dims) and not _is_compatible(first.shape, second.shape):
+    if not agree(first.dims, second.dims) and not agree(first.shape, second.shape):
         raise ConfigError(
-            f"{where} shape: {_format_shape(first.shape)} is inferred from model {first.model} while "
-            f"{_format_shape(second.shape)} is inferred from model {second.model}"
+            f"{where} shape: {brackets(first.shape)} is inferred from model {first.model} while "
+            f"{brackets(second.shape)} is inferred from model {second.model}"
         )
-
-
-def _is_compatible(first: Sequence[int], second: Sequence[int]) -> bool:
-    return len(first) == len(second) and all(
-        a == b or -1 in (a, b) for a, b in zip(first, second, strict=True)
-    )
-
-
-def _format_shape(shape: Sequence[int]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"

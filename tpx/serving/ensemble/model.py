@@ -4,16 +4,14 @@ import asyncio
 import logging
 import time
 
-from tpx.errors import NotReady
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.ensemble.composition import Composition
 from tpx.serving.ensemble.plan import EnsemblePlan
 from tpx.serving.ensemble.run import EnsembleRun, Resolve
-from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
+from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse
+from tpx.serving.served import Served
 from tpx.serving.signature import Signature
-from tpx.serving.statistics import ModelStatistics
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +20,12 @@ _KNOWN_PLANS = 64
 _LEVELS_ON_THE_STACK = 16
 
 
-class Ensemble:
-    """Runs its steps on the models found by `resolve`; it has neither instances nor a queue."""
+class Ensemble(Served):
+    """Runs its steps on the models found by `resolve`.
+
+    It has neither instances nor a queue: requests wait for composing models, which have their own health
+    and sequences.
+    """
 
     def __init__(
         self,
@@ -34,63 +36,26 @@ class Ensemble:
         resolve: Resolve,
         cache: ResponseCache | None = None,
     ) -> None:
-        self.config = config
-        self.model_id = composition.graph.model
-        self.name = self.model_id.name
-        self.version = version
-        self.signature = signature
-        self.max_batch_size = signature.max_batch_size
-        self.decoupled: bool = config.model_transaction_policy.decoupled
-        self.statistics = ModelStatistics()
+        super().__init__(config, composition.graph.model, version, signature)
         self.composed_of = composition.models
         self.levels = composition.levels
-        self.retired = False
         self.composition = composition
         self._plans: dict[tuple[str, ...], EnsemblePlan] = {}
         self._resolve = resolve
         self._cache = CachedModel(cache, self.statistics) if cache is not None else None
-        self._in_flight = 0
         # levels call each other recursively, so the depth must be bounded
         self._breaks_stack = self.levels % _LEVELS_ON_THE_STACK == 0
-
-    reads_inputs = in_processes = False
-    healthy = True
-    """Always healthy: composing models report their own health."""
-    has_readiness_hook = False
-
-    async def check_ready(self) -> bool:
-        return True
-
-    abandoned = False
-    pending = sequences = 0
-    """Always 0: requests wait in the queues of composing models, and sequences belong to them."""
-
-    @property
-    def in_flight(self) -> int:
-        """Return the number of unanswered requests."""
-        return self._in_flight
-
-    @property
-    def busy(self) -> bool:
-        """Return whether a request is in flight."""
-        return self._in_flight > 0
-
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        """Validate a request's head. Raises InvalidRequest."""
-        return self.signature.bind(self, request)
 
     def submit(self, request: InferRequest) -> None:
         """Accept a request; its `reply` is called later, or before this returns. Raises NotReady."""
         if self.retired:
-            raise NotReady(
-                f"Request for unknown model: '{self.name}' version {self.version} is not at ready state"
-            )
+            raise self.not_ready()
         request.arrived_ns = _clock()
-        self._in_flight += 1
+        self.in_flight += 1
         if self._cache is not None:
             known = self._cache.answer(request)
             if known is not None:
-                self._in_flight -= 1
+                self.in_flight -= 1
                 self._reply(request, known)
                 return
         wanted = tuple([bound.spec.name for bound in request.head.outputs])
@@ -117,7 +82,7 @@ class Ensemble:
 
     def close(self) -> None:
         """Drop caches that hold references to models."""
-        self.signature.forget_heads()
+        super().close()
         self._plans.clear()
 
     def _handle_response(self, run: EnsembleRun, request: InferRequest, response: InferResponse) -> None:
@@ -129,7 +94,7 @@ class Ensemble:
                 self.statistics.latencies.observe("first_response", now - request.arrived_ns, now)
         if response.final:
             request.backpressure = None  # break the reference cycle
-            self._in_flight -= 1
+            self.in_flight -= 1
             now = _clock()
             if response.error is None:
                 self.statistics.composed(run.times, request.head.batch_size, now - request.arrived_ns, now)

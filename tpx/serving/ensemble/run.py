@@ -365,20 +365,17 @@ class EnsembleRun:
             self._unanswered -= plan.wanted.count(number)
             if not self._unanswered:
                 if flow is None:
-                    self._send_answer()
+                    values = [self._values[number] for number in self._plan.wanted]
+                    response = self._build_response(values, 0)
+                    if self._request.head.model.decoupled:
+                        response.final = False
+                        self._on_answer(self, self._request, response)
+                        response = InferResponse([])
+                    self._close(response)
                 else:
                     self._answer_iterations(flow)
 
     # answers
-
-    def _send_answer(self) -> None:
-        values = [self._values[number] for number in self._plan.wanted]
-        response = self._build_response(values, 0)
-        if self._request.head.model.decoupled:
-            response.final = False
-            self._on_answer(self, self._request, response)
-            response = InferResponse([])
-        self._close(response)
 
     def _answer_iterations(self, flow: Flow) -> None:
         """Send every response whose outputs have all arrived, in order."""

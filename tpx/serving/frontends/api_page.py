@@ -176,10 +176,7 @@ def _build_operations(document: JsonObject, tag: str, always: JsonObject) -> lis
 
 
 def _build_operation(
-    document: JsonObject,
-    key: str,
-    variants: list[tuple[str, str, JsonObject]],
-    always: JsonObject,
+    document: JsonObject, key: str, variants: list[tuple[str, str, JsonObject]], always: JsonObject
 ) -> OperationView:
     variants = sorted(variants, key=lambda variant: len(variant[0]))
     operation = variants[0][2]

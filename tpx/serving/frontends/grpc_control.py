@@ -1,6 +1,5 @@
 """All gRPC verbs except inference: health, metadata, statistics, repository, shared memory, settings."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeAlias
@@ -9,9 +8,8 @@ from google.protobuf.message import Message
 
 from tpx.protocol import messages
 from tpx.protocol.json_values import JsonObject
-from tpx.serving.dataplane import DataPlane, RepositoryEntry, TensorMetadata
+from tpx.serving.dataplane import DataPlane, TensorMetadata
 from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
-from tpx.serving.logs import LogValue
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 
@@ -34,8 +32,8 @@ class GrpcControlPlane:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._every_statistic = Coalesced(self._make_statistics)
-        self._ready_index = Coalesced(self._make_ready_index)
-        self._complete_index = Coalesced(self._make_complete_index)
+        self._indexes = {ready: Coalesced(partial(self._make_index, ready)) for ready in (False, True)}
+        """The index of all versions, and that of the ready ones."""
         self._regions = {kind: Coalesced(partial(self._encode_regions, kind, "")) for kind in _REGION_KINDS}
 
     def rpcs(self) -> list[Rpc]:
@@ -120,13 +118,13 @@ class GrpcControlPlane:
 
     async def _get_index(self, request: messages.RepositoryIndexRequest) -> bytes:
         self._plane.refuse_repository(request.repository_name)
-        return await (self._ready_index if request.ready else self._complete_index).get()
+        return await self._indexes[request.ready].get()
 
-    async def _make_ready_index(self) -> bytes:
-        return _serialize_index(self._plane.index(ready_only=True))
-
-    async def _make_complete_index(self) -> bytes:
-        return _serialize_index(await self._plane.complete_index())
+    async def _make_index(self, ready: bool) -> bytes:
+        response = messages.RepositoryIndexResponse()
+        for each in self._plane.index(ready_only=True) if ready else await self._plane.complete_index():
+            response.models.add(name=each.name, version=each.version, state=each.state, reason=each.reason)
+        return response.SerializeToString()
 
     async def _load_model(self, request: messages.RepositoryModelLoadRequest) -> Message:
         self._plane.refuse_repository(request.repository_name)
@@ -164,12 +162,9 @@ class GrpcControlPlane:
 
     def _unregister_region(self, kind: type[Region], request: _UnregisterRequest) -> Message:
         self._plane.shared_memory.unregister(request.name, kind)
-        system = kind is SystemRegion
-        return (
-            messages.SystemSharedMemoryUnregisterResponse()
-            if system
-            else messages.CudaSharedMemoryUnregisterResponse()
-        )
+        if kind is SystemRegion:
+            return messages.SystemSharedMemoryUnregisterResponse()
+        return messages.CudaSharedMemoryUnregisterResponse()
 
     # settings
 
@@ -183,9 +178,7 @@ class GrpcControlPlane:
 
     def _update_log(self, request: messages.LogSettingsRequest) -> Message:
         if request.settings:
-            given: dict[str, LogValue | None] = {
-                name: _read_value(setting) for name, setting in request.settings.items()
-            }
+            given = {name: _read_value(setting) for name, setting in request.settings.items()}
             self._plane.logs.change(given, "GRPC")
         response = messages.LogSettingsResponse()
         for name, value in asdict(self._plane.logs.settings).items():
@@ -204,13 +197,6 @@ def _encode_region(response: Any, region: Region) -> bytes:
     response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
     data: bytes = response.SerializeToString()
     return data
-
-
-def _serialize_index(entries: Sequence[RepositoryEntry]) -> bytes:
-    response = messages.RepositoryIndexResponse()
-    for entry in entries:
-        response.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
-    return response.SerializeToString()
 
 
 def _read_value(parameter: _Parameter) -> Any:

@@ -5,7 +5,6 @@ Check; clients with client-side health checking (`healthCheckConfig`) use Watch.
 """
 
 import asyncio
-from typing import Any
 
 from tpx.errors import InvalidRequest
 from tpx.protocol import messages
@@ -24,7 +23,7 @@ class GrpcHealth:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._watchers: set[_HealthWatch] = set()
+        self.watchers: set[_HealthWatch] = set()
         self._looking: asyncio.TimerHandle | None = None
 
     def rpcs(self) -> list[Rpc]:
@@ -39,19 +38,15 @@ class GrpcHealth:
 
     def enter(self, watch: "_HealthWatch") -> None:
         """Send a watcher the current health, and later every change."""
-        self._watchers.add(watch)
+        self.watchers.add(watch)
         watch.tell(_make_response(ready=self._plane.ready()))
         if self._looking is None:
             self._schedule_update()
 
     def part(self, watch: "_HealthWatch") -> None:
         """Send a watcher the health for the last time."""
-        self.leave(watch)
+        self.watchers.discard(watch)
         watch.tell(_make_response(ready=self._plane.ready()))
-
-    def leave(self, watch: "_HealthWatch") -> None:
-        """Remove a watcher."""
-        self._watchers.discard(watch)
 
     def _schedule_update(self) -> None:
         self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._update_watchers)
@@ -59,10 +54,12 @@ class GrpcHealth:
     def _update_watchers(self) -> None:
         """Check the health once for all watchers."""
         self._looking = None
-        health = _make_response(ready=self._plane.ready()) if self._watchers else None
-        for watch in list(self._watchers):
+        if not self.watchers:
+            return
+        health = _make_response(ready=self._plane.ready())
+        for watch in list(self.watchers):
             watch.tell(health)
-        if self._watchers:
+        if self.watchers:
             self._schedule_update()
 
 
@@ -80,7 +77,8 @@ class _HealthWatch:
         self._call = call
         self._health = health
         self._told = -1
-        call.listen(on_stall=_ignore_stall, on_drain=self._end)
+        # a client that does not read has at most its last status buffered: stalls need no handling
+        call.listen(on_stall=lambda _: None, on_drain=self._end)
 
     def message(self, message: Buffer) -> None:
         try:
@@ -97,9 +95,9 @@ class _HealthWatch:
             fail(self._call, InvalidRequest("Watch needs one request message, got none"))
 
     def gone(self) -> None:
-        self._health.leave(self)
+        self._health.watchers.discard(self)
 
-    def tell(self, health: Any) -> None:
+    def tell(self, health: messages.HealthCheckResponse) -> None:
         """Send the health if it has changed."""
         if health.status != self._told:
             self._told = health.status
@@ -110,7 +108,3 @@ class _HealthWatch:
         """Send the last status and finish: the server is stopping."""
         self._health.part(self)
         self._call.finish()
-
-
-def _ignore_stall(stalled: bool) -> None:
-    """Ignore backpressure: a client that does not read has at most its last status buffered."""

@@ -6,7 +6,6 @@ A remembered head is the protobuf bytes before the tensors, which are then cut o
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 from tpx.errors import TpxError, Unsupported
 from tpx.protocol import messages
@@ -14,11 +13,7 @@ from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.protobuf_contents import RAW_INPUT_TAG, encode_varint, split_raw_inputs
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
-from tpx.protocol.v2_protobuf import (
-    RAW_OUTPUT_TAG,
-    decode_infer_request,
-    set_parameters,
-)
+from tpx.protocol.v2_protobuf import RAW_OUTPUT_TAG, decode_infer_request, set_parameters
 from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
@@ -48,7 +43,7 @@ class _KnownGrpcHead(KnownHead[ServerCall, list[Buffer]]):
 
     def __init__(self, head: RequestHead, replies: Replies[ServerCall, list[Buffer]]) -> None:
         plain = head.shared is None
-        super().__init__(head, replies, contiguous=plain and len(head.inputs) == 1)
+        super().__init__(head, replies, contiguous=not plain or len(head.inputs) == 1)
         self._outputs: object = None
         """Identity of the shapes that `_starts` belongs to."""
         self._starts: list[bytes] = []
@@ -93,12 +88,7 @@ class GrpcInference:
         return [Rpc(category="inference", method=Method(SERVICE + "ModelInfer", unary=self.serve))]
 
     def serve(
-        self,
-        call: ServerCall,
-        message: Buffer,
-        decoded: DecodedRequest | None = None,
-        *,
-        waits: bool = True,
+        self, call: ServerCall, message: Buffer, decoded: DecodedRequest | None = None, *, waits: bool = True
     ) -> None:
         """Handle one request. Every error is answered; nothing is raised."""
         try:
@@ -131,7 +121,7 @@ class GrpcInference:
             found = self._find_known(message)
             if found is not None:
                 known, tensors = found
-                if known.quick and known.start(call, tensors[0]):
+                if known.quick and known.start(call, tensors[0] if known.frames else b""):
                     return None
                 return InferRequest(known.head, tensors, self._replies.reply, call)
         return self.request(message, call, self._replies.reply, call, decoded)
@@ -141,7 +131,7 @@ class GrpcInference:
         message: Buffer,
         call: ServerCall,
         reply: Reply,
-        context: Any,
+        context: object,
         decoded: DecodedRequest | None = None,
     ) -> InferRequest:
         """Build the request in a message, or `decoded`. Raises RequestError; Postponed if that takes long."""
@@ -175,7 +165,7 @@ class GrpcInference:
 
     def _decode_request(self, message: Buffer) -> DecodedRequest:
         """Decode a message. Raises Postponed if it has explicit contents that take long to decode."""
-        split = split_raw_inputs(message, 0)
+        split = split_raw_inputs(message)
         decode = partial(decode_infer_request, message, split, self._plane.max_string_elements)
         if split[0] > LONG_BYTES:
             raise Postponed(self._plane.offload, split[0], decode)

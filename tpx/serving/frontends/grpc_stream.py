@@ -89,7 +89,8 @@ class _InferStream:
         self._ended = False
         self._behind: deque[Buffer] | None = None
         """Messages received while an earlier one is decoded or its model loads; None if none is."""
-        self._call_off: Callable[[], None] = _do_nothing
+        self._call_off: Callable[[], None] = lambda: None
+        """Cancels what the stream waits for."""
         self._waits_since_ns = 0
         """Time at which the wait for the next message began; only set while requests are traced."""
         self._errors_end = call.head.metadata.get("triton_grpc_error") == "true"
@@ -134,10 +135,7 @@ class _InferStream:
             self._abort_stream(exc)
 
     def _begin_wait(
-        self,
-        turn: _Turn,
-        message: Buffer,
-        begin: Callable[[Callable[[TpxError], None]], Callable[[], None]],
+        self, turn: _Turn, message: Buffer, begin: Callable[[Callable[[TpxError], None]], Callable[[], None]]
     ) -> None:
         """Stop reading until a request is decoded or its model loaded. `begin` starts that work: it
         takes a failure callback and returns a cancel function.
@@ -346,10 +344,6 @@ class _InferStream:
     def _abort_stream(self, error: Exception) -> None:
         self.gone()
         fail_internally(self._call, error, "ModelStreamInfer")
-
-
-def _do_nothing() -> None:
-    """Do nothing: there is nothing to cancel."""
 
 
 def _encode(turn: _Turn, infer: InferRequest, response: InferResponse) -> list[Buffer]:

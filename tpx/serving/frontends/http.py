@@ -54,10 +54,7 @@ class HttpFrontend:
         """With a `relay`, another process answers everything except inference, and `plane` only infers."""
         self._restrictions = restrictions
         every = cast("DataPlane", plane)  # with a relay only their routes are used
-        others = [
-            *HttpControlPlane(every).routes(),
-            *HttpDocumentation(every, lambda: self.routes).routes(),
-        ]
+        others = [*HttpControlPlane(every).routes(), *HttpDocumentation(every, lambda: self.routes).routes()]
         self.routes = [
             *HttpInference(plane, max_input_bytes, inflater, forwarding).routes(),
             *HttpGeneration(plane, forwarding).routes(),
@@ -125,8 +122,6 @@ def _decode_path(path: bytes) -> str:
         raise HttpRefusal(404, "Not Found") from exc
     if any("/" in segment or "\0" in segment for segment in decoded):
         if decoded[:4] == ["", "v2", "repository", "models"]:
-            check_name(
-                "".join(decoded[4:5])
-            )  # a model name to load, not a path: report it as an invalid name
+            check_name("".join(decoded[4:5]))  # a model to load, not a path: report an invalid name
         raise HttpRefusal(404, "Not Found")
     return "/".join(decoded)

@@ -13,7 +13,7 @@ from tpx.errors import InvalidRequest, NotReady
 from tpx.protocol import model_config
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject, JsonValue
-from tpx.serving.dataplane import DataPlane, RepositoryEntry
+from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_verbs import (
     MODEL,
     Route,
@@ -42,8 +42,8 @@ class HttpControlPlane:
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         self._every_statistic = Coalesced(self._make_statistics)
-        self._ready_index = Coalesced(self._make_ready_index)
-        self._complete_index = Coalesced(self._make_complete_index)
+        self._indexes = {ready: Coalesced(partial(self._make_index, ready)) for ready in (False, True)}
+        """The index of all versions, and that of the ready ones."""
 
     def routes(self) -> list[Route]:
         """Return the paths, each with its API category."""
@@ -125,14 +125,13 @@ class HttpControlPlane:
         ready = json_object(request).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest("Invalid value for 'ready': expected a boolean")
-        index = self._ready_index if ready else self._complete_index
-        request.respond(200, JSON_TYPE, (await index.get(),))
+        request.respond(200, JSON_TYPE, (await self._indexes[ready].get(),))
 
-    async def _make_ready_index(self) -> bytes:
-        return _encode_index(self._plane.index(ready_only=True))
-
-    async def _make_complete_index(self) -> bytes:
-        return _encode_index(await self._plane.complete_index())
+    async def _make_index(self, ready: bool) -> bytes:
+        entries = self._plane.index(ready_only=True) if ready else await self._plane.complete_index()
+        return orjson.dumps(
+            [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
+        )
 
     async def _load_model(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
@@ -165,10 +164,8 @@ class HttpControlPlane:
             size = _read_number(body, "byte_size")
             regions.register_system(SystemRegion(name=name, key=key, offset=offset, byte_size=size))
         else:
-            handle, device = (
-                _decode_handle(_require_field(body, "raw_handle")),
-                _read_number(body, "device_id"),
-            )
+            handle = _decode_handle(_require_field(body, "raw_handle"))
+            device = _read_number(body, "device_id")
             size = _read_number(body, "byte_size")
             regions.register_cuda(CudaRegion(name=name, device_id=device, byte_size=size), handle)
         request.respond(200, b"")
@@ -198,12 +195,6 @@ class HttpControlPlane:
 
 def _answer_trace(request: HttpRequest, texts: Mapping[str, list[str]]) -> None:
     answer_json(request, {name: t if name == "trace_level" else ",".join(t) for name, t in texts.items()})
-
-
-def _encode_index(entries: Sequence[RepositoryEntry]) -> bytes:
-    return orjson.dumps(
-        [{key: value for key in _INDEX_KEYS if (value := getattr(entry, key))} for entry in entries]
-    )
 
 
 def _read_parameters(request: HttpRequest) -> JsonObject:

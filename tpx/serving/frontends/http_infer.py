@@ -7,6 +7,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import orjson
@@ -37,12 +38,7 @@ from tpx.serving.frontends.inference import KnownHead, Replies, cut_tensors
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed
-from tpx.serving.request import (
-    InferRequest,
-    RequestHead,
-    rendering_key,
-    with_request_id,
-)
+from tpx.serving.request import InferRequest, RequestHead, rendering_key, with_request_id
 from tpx.serving.signature import Signature
 
 _BINARY_TYPE = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
@@ -60,7 +56,7 @@ class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
     __slots__ = ("_headers", "_outputs", "_start", "_whole")
 
     def __init__(self, head: RequestHead, replies: Replies[HttpRequest, _Answer]) -> None:
-        super().__init__(head, replies, contiguous=head.shared is None)
+        super().__init__(head, replies, contiguous=True)
         self._outputs: object = None
         """Identity of the shapes that the constant parts belong to."""
         self._headers = self._start = self._whole = b""
@@ -158,12 +154,14 @@ class HttpInference:
             route.generation = self._plane.generation
         size = route.head_size
         infer = None
-        if decoded is None and (size or route.remembers_all):
-            known = route.heads.get(bytes(body[:size] if size else body))
+        end = size or (len(body) if route.remembers_all else 0)
+        # a longer head is not remembered, and hashing it would delay other clients
+        if decoded is None and 0 < end <= _REMEMBERED_HEAD_BYTES:
+            known = route.heads.get(bytes(body[:end]))
             if known is not None:
-                if known.quick and known.start(request, body[size:]):
+                if known.quick and known.start(request, body[end:]):
                     return
-                infer = self._build_known_request(request, known.head, body, size or len(body))
+                infer = self._build_known_request(request, known.head, body, end)
         if infer is None:
             try:
                 if decoded is None:
@@ -291,24 +289,18 @@ def _encode(infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Pa
     return _BINARY_TYPE % len(start), [start, *binary]
 
 
+@dataclass(frozen=True, slots=True)
 class _Rendered:
     """JSON of a response, split where output data is inserted, and its headers if only one piece exists."""
 
-    __slots__ = ("headers", "pieces")
-
-    def __init__(self, headers: bytes, pieces: list[bytes]) -> None:
-        self.headers = headers
-        self.pieces = pieces
+    headers: bytes
+    pieces: list[bytes]
 
 
 def _render(head: RequestHead, outputs: list[Tensor], parameters: dict[str, Parameter] | None) -> _Rendered:
     items = []
     for tensor, bound in zip(outputs, head.outputs, strict=True):
-        item: JsonObject = {
-            "name": tensor.name,
-            "datatype": tensor.datatype,
-            "shape": list(tensor.shape),
-        }
+        item: JsonObject = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
         if bound.placement is not None:
             pass  # the client knows its region
         elif bound.binary:

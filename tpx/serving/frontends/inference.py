@@ -76,12 +76,14 @@ class Replies(Generic[E, Encoded]):
 class KnownHead(ABC, Generic[E, Encoded]):
     """A remembered head and the fast path for its requests. Implements RemoteAnswers."""
 
-    __slots__ = ("_replies", "fast", "head", "quick", "remote")
+    __slots__ = ("_replies", "_size", "fast", "head", "quick", "remote")
 
     def __init__(self, head: RequestHead, replies: Replies[E, Encoded], *, contiguous: bool) -> None:
         """Take a fast path only if the tensors of requests are `contiguous`."""
         self.head = head
         self._replies = replies
+        self._size = 0 if head.shared is not None else head.total_size
+        """Bytes of tensors in a request."""
         plane = replies.plane
         self.fast = plane.fast_path(head) if contiguous else None
         self.remote = plane.remote_path(head) if contiguous else None
@@ -92,7 +94,7 @@ class KnownHead(ABC, Generic[E, Encoded]):
         possible.
         """
         fast, remote, plane = self.fast, self.remote, self._replies.plane
-        if len(tensors) != self.head.total_size or plane.stopping or plane.tracer.on:
+        if len(tensors) != self._size or plane.stopping or plane.tracer.on:
             return False
         if fast is not None:
             if fast.gathers:

@@ -39,9 +39,8 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
         name: {"name": name, "in": "path", "required": True, **more}
         for name, more in words["parameters"].items()
     }
-    order = {
-        path: at for at, path in enumerate(dict.fromkeys(path for _, path in operations))
-    }  # of `http.yaml`
+    # the order of `http.yaml`
+    order = {path: at for at, path in enumerate(dict.fromkeys(path for _, path in operations))}
     if models:
         parameters["model"]["examples"] = {name: {"value": name} for name in models}
     return {
@@ -85,27 +84,22 @@ def described() -> dict[tuple[str, str], JsonObject]:
     return out
 
 
-def _build_operation(path: str, description: JsonObject) -> JsonObject:
-    operation: JsonObject = {"operationId": description["operationId"], "tags": [description["tag"]]}
-    operation |= {key: description[key] for key in ("summary", "description") if key in description}
+def _build_operation(path: str, told: JsonObject) -> JsonObject:
+    operation: JsonObject = {"operationId": told["operationId"], "tags": [told["tag"]]}
+    operation |= {key: told[key] for key in ("summary", "description") if key in told}
     parameters: list[JsonValue] = [
         {"$ref": f"#/components/parameters/{name}"} for name in _PARAMETER.findall(path)
     ]
     parameters += [
-        {"name": name, "in": "header", **header} for name, header in description.get("headers", {}).items()
+        {"name": name, "in": "header", **header} for name, header in told.get("headers", {}).items()
     ]
     if parameters:
         operation["parameters"] = parameters
-    if "body" in description:
+    if "body" in told:
         operation["requestBody"] = {
-            "required": not description.get("optional_body", False),
-            "content": {kind: {"schema": _make_ref(schema)} for kind, schema in description["body"].items()},
+            "required": not told.get("optional_body", False),
+            "content": {kind: {"schema": _make_ref(schema)} for kind, schema in told["body"].items()},
         }
-    operation["responses"] = _build_responses(description)
-    return operation
-
-
-def _build_responses(told: JsonObject) -> JsonObject:
     words = description()
     statuses = sorted({*words["errors"], *told.get("errors", ())})
     responses: JsonObject = {str(s): {"$ref": f"#/components/responses/{s}"} for s in statuses}
@@ -116,7 +110,8 @@ def _build_responses(told: JsonObject) -> JsonObject:
         content = {"application/json": {"schema": _make_ref(told["result"])}}
         responses["200"] = {"description": "the answer", "content": content}
     responses |= {str(status): response for status, response in told.get("responses", {}).items()}
-    return dict(sorted(responses.items()))
+    operation["responses"] = dict(sorted(responses.items()))
+    return operation
 
 
 def _build_error(text: str, other_content: str = "") -> JsonObject:

@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tpx.errors import Cancelled, ExecutionError, TpxError
 from tpx.serving.backends.contract import Arrays, CompletionSink, DecoupledExecutor
@@ -17,19 +19,17 @@ log = logging.getLogger(__name__)
 _clock = time.perf_counter_ns
 
 
+@dataclass(slots=True, eq=False)
 class DecoupledWork:
     """Implements Work: computes the requests of a batch one after another.
 
     Every response goes to the event loop at once; an empty final one follows the last.
     """
 
-    compute = None
-    __slots__ = ("_executor", "_name", "_stacking")
-
-    def __init__(self, name: str, executor: DecoupledExecutor, stacking: Stacking) -> None:
-        self._name = name
-        self._executor = executor
-        self._stacking = stacking
+    compute: ClassVar[None] = None
+    _name: str
+    _executor: DecoupledExecutor
+    _stacking: Stacking
 
     def run(self, batch: Batch, sink: CompletionSink, completions: Completions) -> None:
         batch.started_ns = _clock()

@@ -25,19 +25,6 @@ class ProcessInstance:
     """Hands batches to a remote executor, acts as its CompletionSink, and tracks the batches it holds."""
 
     compute = None
-    __slots__ = (
-        "_executor",
-        "_held",
-        "_leaving",
-        "_loop",
-        "_sink",
-        "_took_ns",
-        "again",
-        "answered",
-        "depth",
-        "name",
-        "responded",
-    )
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -12,7 +13,6 @@ from tpx.serving.backends.contract import CompletionSink, Executor
 from tpx.serving.batch import Batch
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.kept import KeptBindings
-from tpx.serving.request import InferRequest
 from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
@@ -103,26 +103,15 @@ class ThreadInstance:
                 time.sleep(_PASSED_ON_S)
 
 
-def _read_shared_inputs(request: InferRequest) -> None:
-    """Read inputs in shared memory into their buffers. Raises InvalidRequest."""
-    unread, request.unread = request.unread, ()
-    for each in unread:
-        each.read()
-
-
+@dataclass(slots=True, eq=False)
 class BatchWork:
     """Computes whole batches with an executor."""
 
-    __slots__ = ("_executor", "_kept", "_name", "_stacking")
-
-    def __init__(
-        self, name: str, executor: Executor, stacking: Stacking, kept: KeptBindings | None = None
-    ) -> None:
-        """Create the work; `kept` computes batches of shapes that it has bound."""
-        self._name = name
-        self._executor = executor
-        self._stacking = stacking
-        self._kept = kept
+    _name: str
+    _executor: Executor
+    _stacking: Stacking
+    _kept: KeptBindings | None = None
+    """Computes batches of shapes that it has bound."""
 
     def compute(self, batch: Batch) -> None:
         """Compute a batch in this thread; exceptions of the backend become errors of its requests.
@@ -136,7 +125,9 @@ class BatchWork:
                 return
             for request in batch.requests:
                 if request.unread:
-                    _read_shared_inputs(request)
+                    unread, request.unread = request.unread, ()
+                    for each in unread:
+                        each.read()
             inputs = stacking.gather(batch)
             batch.gathered_ns = _clock()
             outputs = self._executor.execute(inputs)

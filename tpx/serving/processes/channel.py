@@ -23,30 +23,35 @@ from tpx.serving.processes.heap import Heap
 from tpx.serving.processes.ring import (
     INLINE,
     INLINE_BYTES,
+    RELEASED_BYTES,
     RING_BYTES,
     Arrived,
     FrameHead,
     FrameRing,
     PlainHead,
+    ReleasedPlaces,
+    fence,
 )
 
 HEAP_BYTES = 32 << 30
 """Address space, not memory, for the blocks of one direction: two messages of gRPC's maximum size."""
 _GAUGES_BYTES = 4096
 _RING_ROOM = 4096 + RING_BYTES  # a multiple of the page size, so that the heaps are page-aligned
-_HEAPS = _GAUGES_BYTES + 2 * _RING_ROOM
-_TOTAL = _HEAPS + 2 * HEAP_BYTES
+_RELEASED = _GAUGES_BYTES + 2 * _RING_ROOM
+HEAPS = _RELEASED + 2 * RELEASED_BYTES
+"""Position of the blocks of a frontend, followed by those of the engine."""
+_TOTAL = HEAPS + 2 * HEAP_BYTES
 _ALIGNMENT = 64
 _LOOK_EVERY_S = 1
 _AT_ONCE = 256
 """Maximum frames taken in one turn of the event loop."""
+_AMPLE = 3 / 4
+"""Fraction of the limit above which the peer has a backlog: models that produce responses ahead pause."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a peer that shrinks the memory would cause SIGBUS here
 GENERATION, READY, CONNECTIONS, CLOSING = 0, 1, 16, 17
 """Indexes of the gauges. The engine writes the generation of its models and its readiness; the frontend
 writes its number of connections, and whether it has stopped accepting them.
 """
-RELEASE = 0
-"""Kind of a frame that releases a block; the position is in its number and template."""
 
 
 class ChannelBroken(Exception):
@@ -111,8 +116,12 @@ class FrameChannel:
         on_broken: Callable[[Exception], None],
         *,
         is_engine: bool,
+        limit_bytes: int = HEAP_BYTES,
     ) -> None:
-        """Map the memory. Raises ChannelBroken if its size is wrong or can change."""
+        """Map the memory; the peer may hold up to `limit_bytes` of this side's large messages.
+
+        Raises ChannelBroken if the size of the memory is wrong or can change.
+        """
         memory = descriptors.memory
         if os.fstat(memory).st_size != _TOTAL or fcntl.fcntl(memory, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise ChannelBroken("the memory of a frontend has another size, or may get one")
@@ -123,24 +132,30 @@ class FrameChannel:
         """Words that one side writes and the other may read at any time."""
         rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
         self._incoming, self._outgoing = rings if is_engine else reversed(rings)
-        own_heap = _HEAPS + (HEAP_BYTES if is_engine else 0)
-        peer_heap = _HEAPS + (0 if is_engine else HEAP_BYTES)
+        own_heap = HEAPS + (HEAP_BYTES if is_engine else 0)
+        peer_heap = HEAPS + (0 if is_engine else HEAP_BYTES)
         self._theirs = range(peer_heap, peer_heap + HEAP_BYTES)
         self._heap = Heap(self._memory, own_heap, HEAP_BYTES)
+        released = [ReleasedPlaces(view, _RELEASED), ReleasedPlaces(view, _RELEASED + RELEASED_BYTES)]
+        self._released, self._releases = reversed(released) if is_engine else released
         self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
         self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
         self._on_frames = on_frames
         self._on_broken = on_broken
+        self._is_engine = is_engine
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
+        self._limit_bytes, self._ample_bytes = limit_bytes, int(limit_bytes * _AMPLE)
+        self._waiting_bytes = 0
+        self.backlog = False
+        """True while frames queue for room, or the peer holds so much that the limit is near."""
         self.on_backlog: Callable[[bool], None] = lambda _: None
-        """Called with True when frames begin to queue for room, and with False when all are sent."""
+        """Called when `backlog` changes."""
         self._blocks: dict[int, tuple[weakref.ref[Array], int]] = {}
         """The peer's blocks that are viewed here, by the id of a weak reference: arrays are not hashable."""
         self._done: deque[int] = deque()
         """Positions of the peer's blocks that are no longer viewed here."""
-        self._takes_on = self._publishes = False
-        self._closed = False
+        self._takes_on = self._publishes = self._closed = False
         self._draining = False
         """True during `drain`, which publishes at its end everything sent meanwhile."""
         self._loop.add_reader(self._woken, self._on_wake)
@@ -153,13 +168,9 @@ class FrameChannel:
         return self._closed
 
     @property
-    def backlog(self) -> int:
-        """Number of frames queued for room."""
-        return len(self._waiting)
-
-    @property
     def blocks(self) -> int:
         """Number of this side's blocks in use."""
+        self._reclaim()
         return self._heap.used
 
     # sending
@@ -168,7 +179,10 @@ class FrameChannel:
         self, kind: int, *, flags: int = 0, number: int = 0, template: int = 0, generation: int = 0,
         meta: bytes = b"", parts: Sequence[Buffer] = (),
     ) -> None:  # fmt: skip
-        """Send a frame, or queue it until there is room. Raises Overloaded if it can never fit."""
+        """Send a frame, or queue it until there is room.
+
+        Raises Overloaded if it can never fit, or the peer holds too much.
+        """
         self.post((kind, flags, number, template, generation), meta, parts)
 
     def post(self, head: FrameHead, meta: bytes, parts: Sequence[Buffer]) -> None:
@@ -177,15 +191,30 @@ class FrameChannel:
             return
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         frame = head, meta, parts, size
-        if size + len(meta) > INLINE_BYTES and not self._heap.fits(len(meta) + size + _ALIGNMENT):
-            raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
+        if size + len(meta) > INLINE_BYTES:
+            self._admit_large(len(meta) + size)
         if self._waiting or not self._write_frame(frame):
-            if not self._waiting:
-                self.on_backlog(True)
             self._waiting.append(frame)
-            self._send_waiting()  # asks for a wake-up when there is room
-        if not self._draining:
+            self._waiting_bytes += size
+            self._send_waiting()
+        elif self._heap.used_bytes > self._ample_bytes and not self.backlog:
+            self._send_waiting()
+        if size > INLINE_BYTES and not self._is_engine:  # it computes while this side reads the next one
+            self.publish()
+        elif not self._draining:
             self._publish_one()
+
+    def _admit_large(self, size: int) -> None:
+        """Make room for a message that needs a block. Raises Overloaded."""
+        self._reclaim()
+        if not self._heap.fits(size + _ALIGNMENT):
+            raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
+        held = self._heap.used_bytes + self._waiting_bytes
+        if held and held + size > self._limit_bytes:
+            raise Overloaded(
+                f"a frontend holds {held} bytes of answers, of at most {self._limit_bytes} "
+                "(twice its share of --max-buffered-bytes)"
+            )
 
     def post_plain(self, plain: PlainHead, number: int, data: bytes) -> None:
         """Send a plain frame like `post`."""
@@ -196,7 +225,19 @@ class FrameChannel:
 
     def allocate(self, size: int) -> Array | None:
         """Return memory whose parts are sent without a copy; None if there is no room."""
-        return None if self._closed else self._heap.allocate(size)
+        if self._closed:
+            return None
+        self._reclaim()
+        return self._heap.allocate(size)
+
+    def _reclaim(self) -> None:
+        """Free the blocks that neither side needs any more."""
+        try:
+            for place in self._released.take():
+                self._heap.give(place)
+        except (KeyError, ValueError) as exc:
+            self._on_broken(exc)
+        self._heap.reclaim()
 
     def _write_frame(self, frame: _Waiting) -> bool:
         head, meta, parts, size = frame
@@ -251,17 +292,24 @@ class FrameChannel:
                 os.eventfd_write(self._wake, 1)
 
     def _send_waiting(self) -> None:
-        """Send the queued frames that have room now."""
+        """Send the queued frames that have room now, and update `backlog`."""
+        backlog = self._is_behind()
+        if backlog:
+            # ask for a wake-up, then look again: what was released in between causes none
+            self._outgoing.writer_waits[0] = 1
+            fence()
+            self._reclaim()
+            backlog = self._is_behind()
+        if backlog is not self.backlog:
+            self.backlog = backlog
+            self.on_backlog(backlog)
+
+    def _is_behind(self) -> bool:
+        """Send the queued frames that have room; return whether some are left, or the peer holds much."""
         waiting = self._waiting
-        while waiting:
-            if not self._write_frame(waiting[0]):
-                # set the flag, then try again: room freed in between causes no wake-up
-                self._outgoing.writer_waits[0] = 1
-                if not self._write_frame(waiting[0]):
-                    return
-            waiting.popleft()
-            if not waiting:
-                self.on_backlog(False)
+        while waiting and self._write_frame(waiting[0]):
+            self._waiting_bytes -= waiting.popleft()[3]
+        return bool(waiting) or self._heap.used_bytes > self._ample_bytes
 
     # receiving
 
@@ -282,6 +330,8 @@ class FrameChannel:
         incoming.sleeps[0] = 0  # the peer need not wake this side while it reads
         self._draining = True
         try:
+            self._outgoing.check()
+            self._releases.check()
             self._on_frames(self, incoming.frames(_AT_ONCE))
         except Exception as exc:  # noqa: BLE001 (one channel's boundary)
             self._on_broken(exc)
@@ -292,10 +342,10 @@ class FrameChannel:
             return
         if incoming.consumed():
             self._wake_up()
-        self._heap.reclaim()
+        self._reclaim()
         if self._done:
             self.let_go()
-        if self._waiting:
+        if self.backlog:
             self._send_waiting()
         self.publish()
         if not incoming.fall_asleep() and not self._takes_on:
@@ -303,23 +353,21 @@ class FrameChannel:
             self._loop.call_soon(self._drain_again)
 
     def open(self, arrived: Arrived) -> Iterator[ReceivedFrame]:
-        """Yield frames with their metadata and payload, except those that the channel handles itself.
-
-        Raises ChannelBroken, KeyError.
-        """
+        """Yield frames with their metadata and payload. Raises ChannelBroken."""
         (_, kind, flags, _, template, generation, meta_size, size, place), numbers, several = arrived
         for number, data in zip(numbers, several, strict=True):
-            if kind == RELEASE:
-                self._heap.give(number | template << 32)
-                continue
-            meta: Buffer = bytes(data[:meta_size])
-            payload: Buffer = bytes(data[meta_size:])
-            if place != INLINE:
+            fields = kind, flags, number, template, generation
+            if place == INLINE:
+                yield ReceivedFrame(*fields, bytes(data[:meta_size]), bytes(data[meta_size:]))
+            else:
                 start = _compute_meta_room(meta_size)
-                payload = self._view_block(place, start, size)
-                if start:
-                    meta = self._memory[place : place + meta_size]
-            yield ReceivedFrame(kind, flags, number, template, generation, meta, payload)
+                meta = self._memory[place : place + meta_size] if start else bytes(data)
+                # without a variable, which would hold the block until the next frame
+                yield ReceivedFrame(*fields, meta, self._view_block(place, start, size))
+
+    def unread(self, arrived: Arrived, count: int) -> None:
+        """Leave the last `count` of frames that arrived together to the next turn, which must follow."""
+        self._incoming.unread(arrived[0], count)
 
     def _view_block(self, place: int, start: int, size: int) -> memoryview:
         """Return a view of a block from `start` on; the block is released when no view is left."""
@@ -339,16 +387,15 @@ class FrameChannel:
                 self._loop.call_soon_threadsafe(self.let_go)
 
     def let_go(self) -> None:
-        """Release the peer's blocks that are no longer viewed, before queued frames, which may need some."""
-        done, outgoing = self._done, self._outgoing
+        """Release the peer's blocks that are no longer viewed; wake the peer only if it waits for some."""
+        done = self._done
         while done and not self.closed:
-            low, high = done[0] & 0xFFFFFFFF, done[0] >> 32
-            if outgoing.write((RELEASE, 0, low, high, 0), b"", 0, INLINE) is None:
-                outgoing.writer_waits[0] = 1
-                break
+            if not self._releases.add(done[0]):
+                self._wake_up()  # the rest follows with the next look
+                return
             done.popleft()
-        if not self._draining:
-            self.publish()
+        if self._incoming.writer_waited():
+            self._wake_up()
 
     def _poll(self) -> None:
         """Handle frames that came without a wake-up, because a lost one must not stall the channel."""
@@ -364,14 +411,10 @@ class FrameChannel:
             self._waiting.clear()
             self._descriptors.close()
             # break the cycle: memory is freed with its last view, not by the collector
-            self._on_frames, self._on_broken, self.on_backlog = _take_nothing, _do_nothing, _do_nothing
+            self._on_frames = self._on_broken = self.on_backlog = _do_nothing
 
 
-def _take_nothing(channel: FrameChannel, frames: Iterator[Arrived]) -> None:
-    """Do nothing: a closed channel has no frames."""
-
-
-def _do_nothing(_: object) -> None:
+def _do_nothing(*_: object) -> None:
     """Do nothing: the channel is closed."""
 
 

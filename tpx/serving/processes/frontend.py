@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import allocate_with
 from tpx.serving.endpoints import Endpoints
-from tpx.serving.heap import MemoryWatch, available_bytes, keep_freed_memory
+from tpx.serving.heap import MemoryWatch, buffered_bytes, keep_freed_memory
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.channel import CLOSING, CONNECTIONS, Descriptors, FrameChannel
@@ -56,7 +56,7 @@ class FrontendProcess:
         self._logs = logs
         # frontends have no metrics page: the engine has one for all
         self._config = config
-        share = (config.server.max_buffered_bytes or available_bytes() // 4) // seat.count
+        share = buffered_bytes(config.server.max_buffered_bytes) // seat.count
         self._budget = MemoryBudget(max(1, share), config.server.max_buffered_wait_secs)
         self._memory_watch = MemoryWatch(self._budget)
         self._plane = RemotePlane(logs, config.server.max_string_elements)

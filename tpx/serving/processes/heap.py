@@ -49,6 +49,8 @@ class Heap:
         self._address = _get_address(memoryview(memory))
         self.kept_bytes = 0
         """Size of free blocks that still have pages."""
+        self.used_bytes = 0
+        """Size of blocks in use."""
 
     @property
     def used(self) -> int:
@@ -75,6 +77,7 @@ class Heap:
         else:
             return None
         self._used[place] = size
+        self.used_bytes += size
         return place
 
     def allocate(self, size: int) -> Array | None:
@@ -126,6 +129,7 @@ class Heap:
 
     def _free_block(self, place: int) -> None:
         size = self._used.pop(place)
+        self.used_bytes -= size
         if self.kept_bytes + size > _KEPT_BYTES and size >= _WORTH_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, place, size)
         else:

@@ -22,6 +22,7 @@ from tpx.serving.processes.channel import (
     Descriptors,
 )
 from tpx.serving.processes.peer import Peer
+from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.processes.wire import FrameKind
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,10 @@ _HELLO_S = 5
 _LOOK_EVERY_S = 0.1
 _START_S = 60
 """Seconds for the frontends to connect and to listen."""
+_SHARES = 2
+"""Large responses that a frontend may hold, as a multiple of its share of the memory budget: it keeps the
+budget itself, unless it is slower than the engine.
+"""
 _WORD = struct.Struct("=3i")  # struct ucred: pid, uid, gid
 
 
@@ -39,14 +44,18 @@ class FrontendHub:
     """All frontends of an engine."""
 
     def __init__(
-        self, plane: DataPlane, listening: socket.socket, count: int, http: HttpFrontend, grpc: GrpcFrontend
+        self, plane: DataPlane, seat: EngineSeat, http: HttpFrontend, grpc: GrpcFrontend, budget_bytes: int
     ) -> None:
-        """`count` frontends connect to `listening`, which outlives the engine in the supervisor."""
+        """Frontends connect to a socket of `seat`, which outlives the engine in the supervisor, and share
+        the memory budget.
+        """
         self.plane = plane
         self.http = http
         self.methods: Mapping[str, Method] = {method.path: method for method in grpc.methods()}
-        self._listening = listening
-        self._count = count
+        self._listening = seat.listening
+        self._count = seat.count
+        self.limit_bytes = _SHARES * budget_bytes // max(1, seat.count)
+        """Bytes of large responses that a frontend may hold."""
         self._generation = -1
         self._tasks: set[asyncio.Task[None]] = set()
         self.peers: list[Peer] = []
@@ -97,7 +106,6 @@ class FrontendHub:
             return
         self.peers.append(peer)
         self._announce_readiness()
-        peer.channel.gauges[GENERATION] = self._generation & _GENERATIONS
         self._send_state(peer)
         self.changed.set()
         sock.setblocking(False)
@@ -124,6 +132,7 @@ class FrontendHub:
         ready = self.plane.ready()
         for peer in self.peers:
             peer.channel.gauges[READY] = ready
+            peer.channel.gauges[GENERATION] = self._generation & _GENERATIONS
 
     def announce_generation(self) -> None:
         """Make frontends ask again for changed models; called before every response."""

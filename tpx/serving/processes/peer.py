@@ -5,13 +5,14 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from tpx.errors import TpxError
 from tpx.protocol.grpc.server_call import Method
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import DecodedRequest
+from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.fast_path import FastPath
@@ -43,8 +44,12 @@ _clock = time.perf_counter_ns
 _GENERATIONS = 0xFFFFFFFF
 _TURN_NS = 2_000_000
 """Time limit for taking frames of one frontend in one turn of the event loop."""
-_PUBLISH_NS = 30_000
-"""Time after which computed responses are published, without waiting for the others of the turn."""
+_PUBLISH_NS = 200_000
+"""Time after which responses are published, without waiting for the others of the turn: to wake the
+frontend takes 5 to 25 us.
+"""
+_PUBLISH_FAST_NS = 30_000
+"""The same on the fast path, where this is time for several responses."""
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 
 
@@ -55,6 +60,8 @@ class Hub(Protocol):
     http: HttpFrontend
     methods: Mapping[str, Method]
     changed: asyncio.Event
+    limit_bytes: int
+    """Bytes of large responses that a frontend may hold."""
 
     def left(self, peer: "Peer") -> None:
         """Remove a frontend that has ended."""
@@ -91,8 +98,9 @@ class _Known:
     def learn(self, head: RequestHead, generation: int) -> None:
         """Store the validated head, and the fast path if the model has one."""
         self.head, self.generation = head, generation
-        self.bound = None
-        self.fast_path = head.model.fast_path(head) if isinstance(head.model, ServedModel) else None
+        self.bound = self.fast_path = None
+        if isinstance(head.model, ServedModel) and head.shared is None:
+            self.fast_path = head.model.fast_path(head)
 
 
 class Peer:
@@ -104,7 +112,9 @@ class Peer:
         self._plane = hub.plane
         self.index = index
         self.serving = False
-        self.channel = FrameChannel(descriptors, self._on_frames, self._on_broken, is_engine=True)
+        self.channel = FrameChannel(
+            descriptors, self._on_frames, self._on_broken, is_engine=True, limit_bytes=hub.limit_bytes
+        )
         self.channel.on_backlog = self._on_backlog
         self._sock = sock
         self._requests: list[_Known | None] = [None] * wire.TEMPLATES
@@ -142,6 +152,8 @@ class Peer:
         if self.channel.closed:
             return
         self.channel.close()
+        with suppress(OSError):  # it has ended
+            self._sock.shutdown(socket.SHUT_RDWR)  # uvloop keeps a socket open that it reads from
         self._sock.close()
         self._hub.left(self)
         for infer in list(self._in_flight.values()):
@@ -160,20 +172,40 @@ class Peer:
             infer.stall(waits or number in self._stalled)
 
     def _on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
-        """Take frames for a limited time."""
+        """Take frames for a limited time; the channel schedules another turn for the rest."""
         self._hub.announce_generation()
-        ends_ns = _clock() + _TURN_NS
+        self._published_ns = _clock()
+        ends_ns = self._published_ns + _TURN_NS
         for arrived in frames:
             known = self._find_fast_template(arrived[0])
             if known is not None:
-                self._compute_fast(known, *arrived[1:])
+                left = self._compute_fast(known, arrived, ends_ns)
             else:
-                for frame in channel.open(arrived):
-                    self._handle_frame(frame)
-                if channel.closed:
-                    return
-            if _clock() > ends_ns:  # the channel schedules another turn for the rest
+                left = self._handle_frames(arrived, ends_ns)
+            if channel.closed:
                 return
+            if left or _clock() > ends_ns:
+                channel.unread(arrived, left)
+                return
+
+    def _handle_frames(self, arrived: Arrived, ends_ns: int) -> int:
+        """Handle frames until `ends_ns`; return the number of the others."""
+        left = len(arrived[1])
+        for frame in self.channel.open(arrived):
+            self._handle_frame(frame)
+            del frame  # so that its block can be released
+            left -= 1
+            now_ns = _clock()
+            self._publish_late(now_ns, _PUBLISH_NS)
+            if now_ns > ends_ns:
+                break
+        return left
+
+    def _publish_late(self, now_ns: int, after_ns: int) -> None:
+        """Publish the responses so far if the last ones were published `after_ns` before."""
+        if now_ns - self._published_ns > after_ns:
+            self._published_ns = now_ns
+            self.channel.publish()
 
     def _find_fast_template(self, fields: Fields) -> _Known | None:
         """Return the template of a request that can take the fast path, otherwise None."""
@@ -188,16 +220,24 @@ class Peer:
             return None
         return known
 
-    def _compute_fast(self, known: _Known, numbers: Sequence[int], tensors: Sequence[Buffer]) -> None:
-        """Compute requests on the fast path and answer them; the others take the regular path."""
+    def _compute_fast(self, known: _Known, arrived: Arrived, ends_ns: int) -> int:
+        """Compute requests on the fast path and answer them; those that it refuses take the regular path.
+
+        Returns the number of requests left at `ends_ns`.
+        """
         assert known.fast_path is not None
+        _, numbers, tensors = arrived
         self._published_ns = came_ns = _clock()
         self._run = known, numbers
-        done = known.fast_path.compute(tensors, came_ns, self._answer_fast)
-        for number, data in zip(numbers[done:], tensors[done:], strict=True):
+        done = known.fast_path.compute(tensors, came_ns, ends_ns, self._answer_fast)
+        for index in range(done, len(numbers)):
+            if _clock() > ends_ns:
+                return len(numbers) - index
             self._start_request(
-                ReceivedFrame(_INFER, 0, number, NO_TEMPLATE, known.generation, b"", data), known
+                ReceivedFrame(_INFER, 0, numbers[index], NO_TEMPLATE, known.generation, b"", tensors[index]),
+                known,
             )
+        return 0
 
     def _answer_fast(self, bound: BoundRows, first: int, count: int, now_ns: int) -> None:
         """Send the responses to requests that were computed in one run."""
@@ -223,28 +263,27 @@ class Peer:
                 plain = template.plain_in(self._responses, _RESPONSE, _FINAL, 0, known.output_size)
             else:
                 self.channel.post_plain(plain, numbers[first + index], data)
-        if now_ns - self._published_ns > _PUBLISH_NS:
-            self._published_ns = now_ns
-            self.channel.publish()
+        self._publish_late(now_ns, _PUBLISH_FAST_NS)
 
     def _learn_outputs(self, known: _Known, bound: BoundRows) -> None:
         fast = known.fast_path
         assert fast is not None
         outputs = fast.tensors(bound)
-        known.bound = bound
-        known.template = self._get_template(fast.head, InferResponse(outputs))
+        template = self._get_template(fast.head, outputs)
+        assert template is not None
+        known.bound, known.template = bound, template
         known.output_size = sum(len(tensor.data) for tensor in outputs)
         known.outputs = [
             (bound.output(wanted.spec).data, len(tensor.data))
             for wanted, tensor in zip(fast.head.outputs, outputs, strict=True)
         ]
 
-    def _get_template(self, head: RequestHead, response: InferResponse) -> FrameTemplate:
-        """Return the template of responses to such requests with outputs of these shapes."""
-        key = rendering_key(self._key, response.outputs, None)
+    def _get_template(self, head: RequestHead, outputs: Sequence[Tensor]) -> FrameTemplate | None:
+        """Return the template of responses with outputs of these shapes, None if their sizes may vary."""
+        key = rendering_key(self._key, outputs, None)
         known: FrameTemplate | None = head.rendered.get(key)
-        if known is None:
-            known = FrameTemplate(_encode_meta(response.outputs, response, None))
+        if known is None and outputs and not any(tensor.datatype == "BYTES" for tensor in outputs):
+            known = FrameTemplate(_encode_meta(outputs, None, None))
             head.remember_rendered(key, known)
         return known
 
@@ -389,17 +428,12 @@ class Peer:
         """Start a request. Every failure is answered, because this is the request's error boundary."""
         number, plane = frame.number, self._plane
         try:
-            if known.head is not None and known.generation == plane.generation:
-                infer = InferRequest(
-                    known.head, wire.cut(frame.payload, known.sizes), self._handle_response, number
-                )
-            else:
-                infer = self._bind_request(frame, known, decoded)
+            infer = self._build_request(frame, known, decoded)
             if frame.generation != plane.generation & _GENERATIONS:
                 self._described.add(number)
             if frame.flags & Flag.PACED:
                 infer.backpressure = ResponseBackpressure()
-                infer.stall(self.channel.backlog > 0)
+                infer.stall(self.channel.backlog)
             self._pending.pop(number, None)
             self._in_flight[number] = infer
             if number in self._starts:
@@ -417,18 +451,23 @@ class Peer:
             log.exception("a request of frontend %d failed", self.index)
             self.fail(FrameKind.RESPONSE, number, TpxError("internal error: see the log of the server"))
 
-    def _bind_request(
+    def _build_request(
         self, frame: ReceivedFrame, known: _Known, decoded: DecodedRequest | None
     ) -> InferRequest:
-        """Validate a request against its model. Raises the errors of DataPlane.bind."""
+        """Return a request with the head of its template, or bind it. Raises the errors of DataPlane.bind."""
+        head, number, reply = known.head, frame.number, self._handle_response
         if decoded is None:
-            decoded = known.request.request(wire.cut(frame.payload, known.sizes))
+            tensors = wire.cut(frame.payload, known.sizes)
+            if head is not None and known.generation == self._plane.generation:
+                buffers = tensors if head.shared is None else head.shared.again(head)
+                if buffers is not None:  # the regions are still registered
+                    return InferRequest(head, buffers, reply, number)
+            decoded = known.request.request(tensors)
         head = self._plane.bind(decoded)
-        if frame.template != NO_TEMPLATE and head.reusable:
+        reusable = head.shared is not None if decoded.shared_inputs else head.reusable
+        if frame.template != NO_TEMPLATE and reusable:
             known.learn(head, self._plane.generation)
-        return InferRequest(
-            head, [tensor.data for tensor in decoded.inputs], self._handle_response, frame.number
-        )
+        return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, number)
 
     def _begin_trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
         """Trace a request if it is sampled or its caller traces it."""
@@ -439,18 +478,9 @@ class Peer:
             trace.begin(infer)
 
     def _handle_response(self, infer: InferRequest, response: InferResponse) -> None:
-        plain = response.final and response.error is None and not response.parameters
-        if plain and not self._described and not infer.head.placed:
-            known = infer.head.rendered.get(rendering_key(self._key, response.outputs, None))
-            template = None if known is None else known.number_in(self._responses)
-            if template is not None:  # most responses
-                self._send_known(infer, response.outputs, template)
-                return
-        number: int = infer.context
-        if self.channel.closed:
-            return
-        if infer.head.placed and response.error is None:
-            if number in self._placing or takes_long(infer.head, response.outputs):
+        head = infer.head
+        if head.placed and response.error is None:
+            if infer.context in self._placing or takes_long(head, response.outputs):
                 self._place_later(infer, response)
                 return
             try:
@@ -459,21 +489,6 @@ class Peer:
                 self._fail_request(infer, exc)
                 return
         self._send_response(infer, response)
-
-    def _send_known(self, infer: InferRequest, outputs: Sequence[Tensor], template: int) -> None:
-        """Send the only or last response to a request, with a template that the frontend knows."""
-        number: int = infer.context
-        if self._in_flight.get(number) is infer:
-            self._remove_request(number)
-            self._hub.announce_generation()
-            head = FrameKind.RESPONSE, Flag.FINAL, number, template, 0
-            self.channel.post(head, b"", [tensor.data for tensor in outputs])
-
-    def _remove_request(self, number: int) -> None:
-        """Remove a request that has its last response."""
-        del self._in_flight[number]
-        if self._stalled:
-            self._stalled.discard(number)
 
     def _place_later(self, infer: InferRequest, response: InferResponse) -> None:
         """Write outputs to shared memory in another thread; later responses of the request must wait."""
@@ -505,46 +520,41 @@ class Peer:
     def _send_response(self, infer: InferRequest, response: InferResponse) -> None:
         number: int = infer.context
         if self._in_flight.get(number) is not infer:
-            return  # already answered with an error
-        flags, template, meta = 0, NO_TEMPLATE, b""
+            return  # already answered with an error, or the frontend has ended
+        outputs, flags, template, meta = response.outputs, 0, NO_TEMPLATE, b""
+        described = number in self._described
         if response.final:
-            flags = Flag.FINAL
-            self._remove_request(number)
-        outputs = response.outputs
-        described = bool(self._described) and number in self._described
-        if response.error is not None:
-            flags |= Flag.ERROR
-            meta = wire.encode(wire.Error.of(response.error))
-        elif described or response.parameters or not outputs or _can_vary(outputs):
-            meta = _encode_meta(outputs, response, infer.head if described else None)
+            flags = _FINAL
+            del self._in_flight[number]
+            self._stalled.discard(number)
+            self._described.discard(number)
+        known = None
+        if response.error is None and not (described or response.parameters):
+            known = self._get_template(infer.head, outputs)
+        if known is not None:
+            defined = known.number_in(self._responses)
+            if defined is None:
+                defined = known.define_in(self._responses)
+                meta, flags = known.meta, flags | Flag.DEFINES
+            template = defined
+        elif response.error is None:
+            meta = _encode_meta(outputs, response.parameters, infer.head if described else None)
             flags |= Flag.DESCRIBES if described else 0
         else:
-            known = self._get_template(infer.head, response)
-            number_of = known.number_in(self._responses)
-            if number_of is None:
-                template = known.define_in(self._responses)
-                meta, flags = known.meta, flags | Flag.DEFINES
-            else:
-                template = number_of
-        if response.final and described:
-            self._described.discard(number)
-        self._starts.pop(number, None)
+            meta, flags = wire.encode(wire.Error.of(response.error)), flags | Flag.ERROR
         self._hub.announce_generation()
         try:
-            self.channel.send(
-                FrameKind.RESPONSE, flags=flags, number=number, template=template, meta=meta,
-                parts=[tensor.data for tensor in outputs],
-            )  # fmt: skip
+            head = _RESPONSE, flags, number, template, 0
+            self.channel.post(head, meta, [tensor.data for tensor in outputs])
         except TpxError as exc:
+            if not response.final:
+                infer.cancel()
             self.fail(FrameKind.RESPONSE, number, exc)
 
 
-def _can_vary(outputs: Sequence[Tensor]) -> bool:
-    """Return whether outputs of these shapes may have other sizes next time."""
-    return any(tensor.datatype == "BYTES" for tensor in outputs)
-
-
-def _encode_meta(outputs: Sequence[Tensor], response: InferResponse, head: RequestHead | None) -> bytes:
+def _encode_meta(
+    outputs: Sequence[Tensor], parameters: dict[str, Parameter] | None, head: RequestHead | None
+) -> bytes:
     tensors = [wire.OutputTensor(t.name, t.datatype, t.shape, len(t.data)) for t in outputs]
     described = None if head is None else wire.Described.of(head)
-    return wire.encode(wire.WireResponse(tensors, response.parameters or None, described))
+    return wire.encode(wire.WireResponse(tensors, parameters or None, described))

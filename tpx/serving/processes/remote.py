@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar, cast
@@ -36,13 +37,13 @@ OnError = Callable[[TpxError], None]
 
 
 class RemoteModel:
-    """Implements Servant: a frontend's knowledge of a model that the engine serves."""
+    """Implements Servant: a model that the engine serves, or the one that answered a request."""
 
-    def __init__(self, model: wire.Model) -> None:
-        self.name, self.version, self.max_batch_size = model.name, model.version, model.max_batch_size
-        self.decoupled = model.decoupled
-        self.retired = False
-        self.signature = model.signature()
+    max_batch_size = 0
+    retired = False
+
+    def __init__(self, model: wire.Model | wire.Described) -> None:
+        self.name, self.version, self.decoupled = model.name, model.version, model.decoupled
 
     def submit(self, request: InferRequest) -> None:  # noqa: ARG002 (Servant's signature)
         """Raise NotReady: requests are sent to the engine instead."""
@@ -52,18 +53,12 @@ class RemoteModel:
         """Do nothing: the request's holder has notified the engine."""
 
 
-class _Described:
-    """Implements Servant: the model that answered, if it differs from the one that the frontend knew."""
+class _KnownModel(RemoteModel):
+    """A model with the signature that the engine has sent."""
 
-    def __init__(self, model: wire.Described) -> None:
-        self.name, self.version, self.decoupled = model.name, model.version, model.decoupled
-        self.max_batch_size, self.retired = 0, False
-
-    def submit(self, request: InferRequest) -> None:  # noqa: ARG002 (Servant's signature)
-        raise NotReady(_DOWN)
-
-    def cancelled(self) -> None:
-        """Do nothing: the request's holder has notified the engine."""
+    def __init__(self, model: wire.Model) -> None:
+        super().__init__(model)
+        self.max_batch_size, self.signature = model.max_batch_size, model.signature()
 
 
 class _NotKnown(NotLoaded):
@@ -71,12 +66,8 @@ class _NotKnown(NotLoaded):
 
     def __init__(self, plane: "RemotePlane", name: str, version: str) -> None:
         NotReady.__init__(self, f"Request for unknown model: '{name}' is changing, ask again")
-        self._plane = plane
-        self._key = name, version
-
-    def then(self, work: Callable[[], None], fail: OnError) -> Callable[[], None]:
-        """Ask the engine; call `work` when the model is known, or `fail` with the error."""
-        return self._plane.ask(*self._key, work, fail)
+        self.then = partial(plane.ask, name, version)
+        """Asks the engine for the model and goes on."""
 
 
 class _Holder:
@@ -102,10 +93,17 @@ class _Size:
     """Placeholder for tensor data in shared memory, which only the engine reads; it has only a length."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self._size = min(max(0, size), sys.maxsize)  # the engine refuses ranges of other sizes
 
     def __len__(self) -> int:
         return self._size
+
+
+class _InSharedMemory:
+    """Implements SharedTensors in a frontend: the engine reads the inputs of every request."""
+
+    def again(self, head: RequestHead) -> list[Buffer]:  # noqa: ARG002 (SharedTensors' signature)
+        return []
 
 
 class _RemoteOrigin:
@@ -117,7 +115,10 @@ class _RemoteOrigin:
         self._request = wire.Request.of(request)
         self.has_shared = bool(request.shared_inputs)
         self.template: FrameTemplate | None = None
-        if head.reusable and not self.has_shared:
+        """Set if other requests with this head differ only in their tensors."""
+        if head.shared is not None and not head.request_id:
+            self.template = FrameTemplate(self.meta([]))
+        elif head.reusable and not self.has_shared:
             self.template = FrameTemplate(self.meta([bound.size for bound in head.inputs]))
 
     def meta(self, sizes: list[int]) -> bytes:
@@ -165,7 +166,9 @@ _REQUESTS = cast("RemoteAnswers[object]", _Requests())
 
 
 class _TemplatePath:
-    """Implements RemotePath: requests with a template that the engine knows become plain frames."""
+    """Implements RemotePath: requests with a template that the engine knows become frames without
+    metadata.
+    """
 
     __slots__ = ("_plane", "_size", "_template")
 
@@ -182,12 +185,18 @@ class _TemplatePath:
         channel = plane.channel
         if channel is None or len(tensors) != size:
             return None
-        generation = channel.gauges[GENERATION]
-        plain = self._template.plain_in(plane.requests, _INFER, 0, generation, size)
-        if plain is None:
-            return None
+        template, generation = self._template, channel.gauges[GENERATION]
         number = plane.number()
-        channel.post_plain(plain, number, bytes(tensors))
+        if size <= INLINE_BYTES:
+            plain = template.plain_in(plane.requests, _INFER, 0, generation, size)
+            if plain is None:
+                return None
+            channel.post_plain(plain, number, bytes(tensors))
+        else:
+            defined = template.number_in(plane.requests)
+            if defined is None:
+                return None
+            channel.post((_INFER, 0, number, defined, generation), b"", (tensors,))
         plane.in_flight[number] = answers, context  # type: ignore[assignment]  # a pair that fits
         return partial(plane.tell, FrameKind.CANCEL, number)
 
@@ -207,7 +216,7 @@ class RemotePlane:
         self.channel: FrameChannel | None = None
         """The channel to the engine; None while there is no engine."""
         self._sessions = 0
-        self._models: dict[tuple[str, str], RemoteModel] = {}
+        self._models: dict[tuple[str, str], _KnownModel] = {}
         self._models_generation = -1
         self._answered: tuple[str, str] | None = None
         """Model just described by the engine; requests that waited for it use it even if models changed."""
@@ -330,7 +339,7 @@ class RemotePlane:
 
         def done(frame: ReceivedFrame) -> None:
             self._drop_stale_models()
-            self._models[key] = RemoteModel(wire.decode(wire.Model, frame.meta))
+            self._models[key] = _KnownModel(wire.decode(wire.Model, frame.meta))
             self._answered = key
             try:
                 work()
@@ -347,7 +356,7 @@ class RemotePlane:
             self._models.clear()
             self._models_generation = generation
 
-    def _get_model(self, name: str, version: str) -> RemoteModel:
+    def _get_model(self, name: str, version: str) -> _KnownModel:
         key = name, version
         if key != self._answered:
             self._drop_stale_models()
@@ -366,8 +375,8 @@ class RemotePlane:
         Raises InvalidRequest, or NotLoaded if the engine must be asked first.
         """
         model = self._get_model(request.model_name, request.model_version)
-        bind = self._bind_shared if _uses_shared_memory(request) else model.signature.bind
-        head = bind(model, request)
+        shared = bool(request.shared_inputs) or any(output.shared_memory for output in request.outputs)
+        head = self._bind_shared(model, request) if shared else model.signature.bind(model, request)
         if head.total_size < 0:
             for bound in head.inputs:
                 if bound.size < 0:
@@ -376,7 +385,7 @@ class RemotePlane:
             head.origin = _RemoteOrigin(request, head)
         return head
 
-    def _bind_shared(self, model: RemoteModel, request: DecodedRequest) -> RequestHead:
+    def _bind_shared(self, model: _KnownModel, request: DecodedRequest) -> RequestHead:
         """Return the head of a request with tensors in shared memory.
 
         The engine reports the errors of such a request, because it checks the regions first.
@@ -394,8 +403,11 @@ class RemotePlane:
         for output, bound_output in zip(request.outputs, head.outputs, strict=False):
             if output.shared_memory is not None:
                 bound_output.placement = wire.Elsewhere()
-                bound_output.binary = head.converted = True
+                bound_output.binary = True
+        head.converted = any(not each.binary or each.classification for each in head.outputs)
         head.placed = True
+        if head.total_size >= 0 and 0 < len(head.inputs) == len(request.shared_inputs):
+            head.shared = _InSharedMemory()
         return head
 
     # inference
@@ -413,10 +425,9 @@ class RemotePlane:
         origin = head.origin
         if head.converted or head.model.decoupled or not isinstance(origin, _RemoteOrigin):
             return None
-        template = origin.template
-        if template is None or head.total_size > INLINE_BYTES:
+        if origin.template is None:
             return None
-        return _TemplatePath(self, template, head.total_size)
+        return _TemplatePath(self, origin.template, head.total_size if head.shared is None else 0)
 
     def infer(self, infer: InferRequest) -> None:
         """Send a request to the engine; the response arrives through its `reply`. Raises NotReady."""
@@ -427,32 +438,20 @@ class RemotePlane:
         assert isinstance(origin, _RemoteOrigin)
         number = self.number()
         template, meta, buffers = origin.template, b"", infer.buffers
+        if origin.has_shared:
+            buffers = [data for data in buffers if not isinstance(data, _Size)]
         generation = channel.gauges[GENERATION]
-        if template is not None and infer.backpressure is None and infer.trace is None:  # most requests
-            known = template.number_in(self.requests)
-            if known is not None:
-                channel.post((_INFER, 0, number, known, generation), b"", buffers)
-                infer.backpressure = _Holder(self, number)
-                self.in_flight[number] = _REQUESTS, infer
-                return
         flags = 0 if infer.backpressure is None else Flag.PACED
-        if template is not None:
-            known = template.number_in(self.requests)
-            if known is None:
-                known = template.define_in(self.requests)
-                meta, flags = template.meta, flags | Flag.DEFINES
-        else:
-            known = NO_TEMPLATE
-            if origin.has_shared:
-                buffers = [data for data in buffers if not isinstance(data, _Size)]
-            meta = origin.meta([len(data) for data in buffers])
+        defined = None if template is None else template.number_in(self.requests)
+        if template is None:
+            defined, meta = NO_TEMPLATE, origin.meta([len(data) for data in buffers])
+        elif defined is None:
+            defined, meta = template.define_in(self.requests), template.meta
+            flags |= Flag.DEFINES
         if infer.trace is not None:
             meta = self.tracer.started(infer, number, meta)
             flags |= Flag.TRACED
-        channel.send(
-            FrameKind.INFER, flags=flags, number=number, template=known, generation=generation,
-            meta=meta, parts=buffers,
-        )  # fmt: skip
+        channel.post((_INFER, flags, number, defined, generation), meta, buffers)
         infer.backpressure = _Holder(self, number)
         self.in_flight[number] = _REQUESTS, infer
 
@@ -486,15 +485,10 @@ class RemotePlane:
         _call_safely(infer.reply, infer, response)
 
 
-def _uses_shared_memory(request: DecodedRequest) -> bool:
-    return bool(request.shared_inputs) or any(output.shared_memory for output in request.outputs)
-
-
 def _with_described_outputs(head: RequestHead, model: wire.Described) -> RequestHead:
     outputs = tuple(output.bound() for output in model.outputs)
-    other = RequestHead(
-        _Described(model), head.request_id, head.inputs, outputs, head.batch_size, head.parameters
-    )
+    servant = RemoteModel(model)
+    other = RequestHead(servant, head.request_id, head.inputs, outputs, head.batch_size, head.parameters)
     other.empty_final_response = head.empty_final_response
     other.placed = any(output.placement is not None for output in outputs)
     return other

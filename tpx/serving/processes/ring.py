@@ -1,4 +1,5 @@
-"""Ring buffer of frames in shared memory, with one writing and one reading process.
+"""Ring buffers in shared memory, with one writing and one reading process: of frames, and of blocks
+that are no longer needed.
 
 A frame consists of a fixed head, metadata and a payload. Data of more than `INLINE_BYTES` is in a
 block of the heap, whose position is in the head.
@@ -18,6 +19,7 @@ from tpx.protocol.tensors import Buffer
 
 RING_BYTES = 1 << 20
 COUNTERS_BYTES = 512
+RELEASED_BYTES = 64 << 10
 INLINE_BYTES = 8 << 10
 HEAD = struct.Struct("=IBBxxIIIIQQ")
 """Head of a frame: size in the ring, kind, flags, number, template, generation, bytes of metadata,
@@ -143,6 +145,10 @@ class FrameRing:
             return True
         return False
 
+    def check(self) -> None:
+        """Raise ValueError if the reader's position is none: the writer would wait for room forever."""
+        _check_count(self._at - self._read[0], RING_BYTES)
+
     # the reader
 
     def fall_asleep(self) -> bool:
@@ -156,14 +162,14 @@ class FrameRing:
 
     def frames(self, most: int) -> Iterator[Arrived]:
         """Yield up to `most` frames, also ones that arrive meanwhile. Raises ValueError for invalid ones."""
-        frames, written = self._frames, self._written
-        start = self._at
-        come = written[0]
+        frames = self._frames
+        start = come = self._at
         while most > 0:
             if start == come:
-                come = written[0]  # more may have arrived meanwhile
+                come = self._written[0]  # more may have arrived meanwhile
                 if start == come:
                     return
+                _check_count(come - start, RING_BYTES)
             at = start % RING_BYTES
             left = min(RING_BYTES - at, come - start)
             if RING_BYTES - at < HEAD.size:  # too little room for the head of a skipping frame
@@ -206,13 +212,67 @@ class FrameRing:
             payloads.append(payload)
         return numbers, payloads
 
+    def unread(self, fields: Fields, count: int) -> None:
+        """Take back the last `count` of the frames that `frames` has just yielded; they come again with its
+        next call.
+        """
+        self._at -= fields[0] * count
+
     def consumed(self) -> bool:
         """Release the space of the frames read. Returns whether the writer waits for it."""
         if self._read[0] == self._at:
             return False
         self._read[0] = self._at
-        fence()
+        return self.writer_waited()
+
+    def writer_waited(self) -> bool:
+        """Return whether the writer waits for room and must be woken, after some was made."""
+        fence()  # before loading the flag
         if self.writer_waits[0]:
             self.writer_waits[0] = 0
             return True
         return False
+
+
+class ReleasedPlaces:
+    """Positions of blocks that the process which reads them no longer needs.
+
+    Nothing is ahead of them: the process that owns the blocks looks here before it allocates one, however
+    many frames it has yet to read.
+    """
+
+    def __init__(self, memory: memoryview, start: int) -> None:
+        words = memory[start : start + RELEASED_BYTES].cast("Q")
+        self._added, self._taken, self._places = words[:1], words[16:17], words[32:]
+        self._at = 0
+        """Number of positions that this side has added or taken."""
+
+    def check(self) -> None:
+        """Raise ValueError if the owner's position is none."""
+        _check_count(self._at - self._taken[0], len(self._places))
+
+    def add(self, place: int) -> bool:
+        """Add the position of a block. Returns False if there is no room."""
+        if self._at - self._taken[0] >= len(self._places):
+            return False
+        self._places[self._at % len(self._places)] = place
+        self._at += 1
+        self._added[0] = self._at
+        return True
+
+    def take(self) -> Sequence[int]:
+        """Return the positions added since the last call. Raises ValueError if there cannot be as many."""
+        added = self._added[0]
+        if added == self._at:
+            return ()
+        count = len(self._places)
+        _check_count(added - self._at, count)
+        places = [self._places[number % count] for number in range(self._at, added)]
+        self._taken[0] = self._at = added
+        return places
+
+
+def _check_count(count: int, most: int) -> None:
+    """Raise ValueError for a difference of two counters that cannot be."""
+    if not 0 <= count <= most:
+        raise ValueError(f"{count} bytes or blocks ahead, of at most {most}")

@@ -133,8 +133,10 @@ def complete_ensemble(config: ModelConfig, *, auto_complete: bool) -> None:
         config.version_policy.latest.num_versions = 1
 
 
-def validate_ensemble(config: ModelConfig) -> None:
-    """Raise ConfigError for fields that an ensemble cannot have. Its graph is checked elsewhere."""
+def validate_ensemble(config: ModelConfig, *, namespaces: bool = True) -> None:
+    """Raise ConfigError for fields that an ensemble cannot have, without `namespaces` also for those of its
+    steps. Its graph is checked elsewhere.
+    """
     name = config.name
     if not config.HasField("ensemble_scheduling"):
         raise ConfigError(f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble")
@@ -154,14 +156,10 @@ def validate_ensemble(config: ModelConfig) -> None:
         raise ConfigError(f"model_repository_agents are for models with files, ensemble '{name}' has none")
     if config.model_warmup:
         raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'")
-
-
-def refuse_namespaces(config: ModelConfig) -> None:
-    """Raise ConfigError for a step with a model_namespace: namespaces are disabled."""
     for index, step in enumerate(config.ensemble_scheduling.step):
-        if step.model_namespace:
+        if step.model_namespace and not namespaces:
             raise ConfigError(
-                f"step {index} of ensemble '{config.name}' has model_namespace '{step.model_namespace}', "
+                f"step {index} of ensemble '{name}' has model_namespace '{step.model_namespace}', "
                 "which needs --model-namespacing=true"
             )
 

@@ -19,19 +19,7 @@ from tpx.errors import Cancelled, InvalidRequest, NotFound, NotReady, Overloaded
 from tpx.options import nearest
 from tpx.serving.custom_metrics import CustomMetrics
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.discovery import (
-    CLIENTS_DECIDE,
-    ControlMode,
-    LoadParameter,
-    Override,
-    Repositories,
-    check_name,
-    fetch,
-    misplaced_configs,
-    override_of,
-    plan_poll,
-    plan_start,
-)
+from tpx.serving.repository import discovery
 from tpx.serving.repository.ensembles import Ensembles, plan_cascade
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader
@@ -54,11 +42,8 @@ class NotLoaded(NotReady):
 
     def __init__(self, name: str, on_demand: "LoadOnDemand") -> None:
         super().__init__(f"Request for unknown model: '{name}' is not loaded")
-        self._begin = partial(on_demand.begin, name)
-
-    def then(self, work: Callable[[], None], fail: Callable[[TpxError], None]) -> Callable[[], None]:
-        """Load the model and go on; see LoadOnDemand.begin."""
-        return self._begin(work, fail)
+        self.then = partial(on_demand.begin, name)
+        """Loads the model and goes on; see LoadOnDemand.begin."""
 
 
 @dataclass(eq=False)
@@ -162,7 +147,7 @@ class ControlSettings:
     """Model repositories and the policy for loading from them."""
 
     places: Sequence[Repository]
-    mode: ControlMode = "none"
+    mode: discovery.ControlMode = "none"
     startup: Sequence[str] = ()
     """--load-model: models to load at startup in explicit mode."""
     exit_on_error: bool = True
@@ -189,7 +174,7 @@ class Coordinator:
         self._settings = settings
         self.metrics = CustomMetrics()
         """Metrics that models add to the metrics page."""
-        self._repositories = Repositories(
+        self._repositories = discovery.Repositories(
             places=settings.places, config_name=settings.config_name, namespaces=repository.namespaces
         )
         self.tasks = Tasks()
@@ -233,10 +218,10 @@ class Coordinator:
             for fault in faults:
                 log.error("failed to poll the model repositories: %s", fault)
             self.repository.unreadable = tuple(faults)
-        if settings.mode not in CLIENTS_DECIDE:
+        if settings.mode not in discovery.CLIENTS_DECIDE:
             for warning in await asyncio.to_thread(self._repositories.misplaced):
                 log.warning("%s", warning)
-        models = plan_start(settings.mode, settings.startup, found)
+        models = discovery.plan_start(settings.mode, settings.startup, found)
         self._record_unique_names(found)
         for model in models:
             if model not in found:
@@ -246,9 +231,11 @@ class Coordinator:
                 self.repository.fault(model, fault, passed_over=True)
         self._requested.update(models)
         present = [model for model in models if model in found]
-        for warning in await asyncio.to_thread(misplaced_configs, [found[model] for model in present]):
+        for warning in await asyncio.to_thread(
+            discovery.misplaced_configs, [found[model] for model in present]
+        ):
             log.warning("%s", warning)
-        group = LoadGroup(lambda model: fetch(found[model]) if model in found else None)
+        group = LoadGroup(lambda model: discovery.fetch(found[model]) if model in found else None)
         await self.loads.load_all(present, group)
         if settings.mode == "poll" and settings.poll_s:
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
@@ -278,14 +265,14 @@ class Coordinator:
 
     def check_explicit(self) -> None:
         """Raise NotReady unless clients may load and unload models."""
-        if self._settings.mode not in CLIENTS_DECIDE:
+        if self._settings.mode not in discovery.CLIENTS_DECIDE:
             raise NotReady("explicit model load / unload is not allowed if polling is enabled")
         self.loads.check_running()
 
     async def load(
         self,
         name: str,
-        override: Override | None,
+        override: discovery.Override | None,
         caller: ModelId | None = None,
         *,
         until_dismissed: bool = True,
@@ -298,7 +285,7 @@ class Coordinator:
         """
         self.check_explicit()
         try:
-            check_name(name)
+            discovery.check_name(name)
             models = await self._find_models_to_load(name, override)
         except InvalidRequest as exc:
             log.error("failed to load '%s': %s", name, exc.message)
@@ -338,7 +325,9 @@ class Coordinator:
                     async with self.loads.exclusive(each):
                         self._unload(each)
 
-    async def _find_models_to_load(self, name: str, override: Override | None = None) -> list[ModelId]:
+    async def _find_models_to_load(
+        self, name: str, override: discovery.Override | None = None
+    ) -> list[ModelId]:
         """Return all models of a name, or the one that files of a request replace. Raises AmbiguousName."""
         matches = sorted(await self._repositories.find_named([name]))
         if override is not None and override.files:
@@ -357,7 +346,7 @@ class Coordinator:
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
         """Return the models in the repositories, each with a fault or ""; none if all are loaded."""
-        if self._settings.mode not in CLIENTS_DECIDE:
+        if self._settings.mode not in discovery.CLIENTS_DECIDE:
             return {}
         try:
             found = await asyncio.to_thread(self._repositories.names)
@@ -425,7 +414,7 @@ class Coordinator:
         """Read the repositories once, then load and unload what changed. Raises UsageError."""
         found, duplicates = await asyncio.to_thread(self._repositories.snapshot)
         self.repository.unreadable = ()
-        changes = plan_poll(found, self.repository.stamps())
+        changes = discovery.plan_poll(found, self.repository.stamps())
         if changes.load:
             await asyncio.sleep(self._settings.settle_s)
             again, _ = await asyncio.to_thread(self._repositories.snapshot)
@@ -457,11 +446,11 @@ class ModelHost:
 
     async def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._coordinator.check_explicit()
-        parameters: dict[str, LoadParameter] = {"config": config} if config else {}
+        parameters: dict[str, discovery.LoadParameter] = {"config": config} if config else {}
         parameters.update(
             {path if path.startswith("file:") else f"file:{path}": data for path, data in files.items()}
         )
-        override = await asyncio.to_thread(override_of, parameters, name)
+        override = await asyncio.to_thread(discovery.override_of, parameters, name)
         async with self._coordinator.loads.one_more():
             # do not wait for replaced instances to end: one of them may be computing the calling request
             await self._coordinator.load(

@@ -34,31 +34,17 @@ from tpx.serving.host import Host
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
+from tpx.serving.repository import configuration
 from tpx.serving.repository.agents.ownership import Ownership
-from tpx.serving.repository.configuration import (
-    complete_ensemble,
-    fill_backend,
-    fill_defaults,
-    is_ensemble,
-    refuse_namespaces,
-    refuse_unsupported,
-    set_name,
-    validate,
-    validate_ensemble,
-    validate_instance_groups,
-    validate_model,
-    validate_outputs,
-    validate_tensors,
-)
 from tpx.serving.repository.discovery import Stamps, relative_paths, stamps_of
 from tpx.serving.repository.layout import ModelSource, read_labels, versions_in, wanted_versions
 from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
 from tpx.serving.repository.table import Recipe
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, LiveSequence
 from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
-from tpx.serving.scheduling.sequences import LiveSequence
 from tpx.serving.signature import Signature
+from tpx.serving.stacking.sequences import drop_response
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +153,7 @@ class Loader:
 
     def _build_wanted_model(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> WantedModel:
         self._fill_config(config, source)
-        composed, recipes = is_ensemble(config), dict[int, Recipe]()
+        composed, recipes = configuration.is_ensemble(config), dict[int, Recipe]()
         rest, groups = deepcopy(config), messages.ModelConfig(instance_group=config.instance_group)
         rest.ClearField("version_policy")
         rest.ClearField("instance_group")
@@ -198,27 +184,25 @@ class Loader:
                 f"failed to open text file for read {source.config_path}: No such file or directory"
             )
         config = source.read_config()
-        set_name(config, source.name)
+        configuration.set_name(config, source.name)
         return config
 
     def _fill_config(self, config: ModelConfig, source: ModelSource) -> None:
         """Complete and validate the parts of a configuration that need no open model file."""
-        refuse_unsupported(config)
-        if is_ensemble(config):
-            complete_ensemble(config, auto_complete=self.settings.auto_complete)
-            validate_ensemble(config)
-            if not self.settings.namespaces:
-                refuse_namespaces(config)
+        configuration.refuse_unsupported(config)
+        if configuration.is_ensemble(config):
+            configuration.complete_ensemble(config, auto_complete=self.settings.auto_complete)
+            configuration.validate_ensemble(config, namespaces=self.settings.namespaces)
             graph_of(config)
-            validate(config)
+            configuration.validate(config)
             return
         first = source.versions[min(source.versions)] if source.versions else None
-        fill_backend(config, first)
-        validate_model(config, completed=not self.settings.auto_complete)
+        configuration.fill_backend(config, first)
+        configuration.validate_model(config, completed=not self.settings.auto_complete)
         if not self.settings.auto_complete:
-            validate_tensors(config)
+            configuration.validate_tensors(config)
         with suppress(LoadError):  # loading the version reports this error
-            fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
+            configuration.fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
 
     def load(
         self, source: ModelSource, version: int, written: ModelConfig, host: Host | None = None
@@ -235,8 +219,8 @@ class Loader:
     ) -> ServedModel:
         began = time.perf_counter_ns()
         backend = find_backend(config.backend, self.settings.backend_directory)
-        validate_instance_groups(config)
-        validate_tensors(config, completed=not self.settings.auto_complete)
+        configuration.validate_instance_groups(config)
+        configuration.validate_tensors(config, completed=not self.settings.auto_complete)
         if source.origin is not None:
             source.origin.fetch_version(source.directory, version)
         files = ModelFiles(
@@ -297,7 +281,7 @@ class Loader:
         config = deepcopy(model.config)
         del config.instance_group[:]
         config.instance_group.MergeFrom(written.instance_group)
-        validate_instance_groups(config)
+        configuration.validate_instance_groups(config)
         wanted = instance_specs(config)
         self.settings.limiter.check([spec.needs for spec in wanted])
         add, end = plan_regroup(model.specs, wanted)
@@ -315,10 +299,10 @@ class Loader:
                 )
             opened.complete(config, default_max_batch_size=int(size))
         fill_batching(config)
-        validate_model(config)
-        validate_tensors(config)
+        configuration.validate_model(config)
+        configuration.validate_tensors(config)
         if not isinstance(opened, MakesResponses):
-            validate_outputs(config)
+            configuration.validate_outputs(config)
             if config.sequence_batching.iterative_sequence:
                 raise ConfigError(
                     f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose "
@@ -425,9 +409,8 @@ def _build_warmup_request(model: ServedModel, sample: ModelWarmup, directory: Pa
         datatype = BY_NUMBER[given.data_type]
         decoded.inputs.append(Tensor(name, datatype.name, shape, _make_warmup_data(given, directory)))
     head = model.bind(decoded)
-    infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _drop_response, None)
-    infer.sequence = LiveSequence(1)
-    infer.sequence.slot = row
+    infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], drop_response, None)
+    infer.sequence = LiveSequence(1, slot=row)
     return infer
 
 
@@ -450,7 +433,3 @@ def _make_warmup_data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
     if datatype.name == "BF16":
         return (generator.random(count, np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
     return generator.integers(0, 2 if datatype.name == "BOOL" else 127, count).astype(dtype).tobytes()
-
-
-def _drop_response(request: InferRequest, response: InferResponse) -> None:
-    """Drop the response of a warm-up request."""

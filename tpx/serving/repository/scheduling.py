@@ -65,7 +65,26 @@ def validate_batching(config: ModelConfig, *, completed: bool = True) -> None:
     if choice == "dynamic_batching":
         sizes = config.dynamic_batching.preferred_batch_size
         _validate_preferred("dynamic batching preferred size", sizes, most, config.name)
-        _validate_levels(config)
+        batching = config.dynamic_batching
+        levels = batching.priority_levels
+        if levels and not 1 <= batching.default_priority_level <= levels:
+            raise ConfigError(f"default priority level must be in range [1, {levels}] for {config.name}")
+        for level in batching.priority_queue_policy if levels else ():
+            if not 1 <= level <= levels:
+                raise ConfigError(
+                    f"priority queue policy must have priority level in range [1, {levels}] for {config.name}"
+                )
+        if batching.preserve_ordering:
+            if levels > 1:
+                raise ConfigError(
+                    f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
+                )
+            policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
+            if any(p.timeout_action == p.DELAY and p.default_timeout_microseconds for p in policies):
+                raise ConfigError(
+                    "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
+                    f"{config.name}"
+                )
     elif choice == "sequence_batching":
         sizes = config.sequence_batching.oldest.preferred_batch_size
         _validate_preferred("sequence batching preferred batch size", sizes, most, config.name)
@@ -80,29 +99,6 @@ def _validate_preferred(what: str, sizes: Iterable[int], most: int, model: str) 
             raise ConfigError(f"{what} must be <= max batch size for {model}")
 
 
-def _validate_levels(config: ModelConfig) -> None:
-    batching = config.dynamic_batching
-    levels = batching.priority_levels
-    if levels and not 1 <= batching.default_priority_level <= levels:
-        raise ConfigError(f"default priority level must be in range [1, {levels}] for {config.name}")
-    for level in batching.priority_queue_policy if levels else ():
-        if not 1 <= level <= levels:
-            raise ConfigError(
-                f"priority queue policy must have priority level in range [1, {levels}] for {config.name}"
-            )
-    if batching.preserve_ordering:
-        if levels > 1:
-            raise ConfigError(
-                f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
-            )
-        policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
-        if any(p.timeout_action == p.DELAY and p.default_timeout_microseconds for p in policies):
-            raise ConfigError(
-                "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
-                f"{config.name}"
-            )
-
-
 def _validate_sequences(config: ModelConfig) -> None:
     batching = config.sequence_batching
     utilization = batching.direct.minimum_slot_utilization
@@ -113,10 +109,6 @@ def _validate_sequences(config: ModelConfig) -> None:
     if batching.oldest.max_candidate_sequences < 0:
         raise ConfigError(f"sequence batching max_candidate_sequences must not be negative for {config.name}")
     _validate_controls(config)
-    _validate_states(config)
-
-
-def _validate_states(config: ModelConfig) -> None:
     taken = {item.name for item in config.input}
     taken |= {control.name for control in config.sequence_batching.control_input}
     for state in config.sequence_batching.state:
@@ -135,32 +127,25 @@ def _validate_states(config: ModelConfig) -> None:
         taken.add(name)
 
 
-def _find_only_control(
-    config: ModelConfig, control_input: "ModelSequenceBatching.ControlInput", names: set[str]
-) -> "ModelSequenceBatching.Control":
-    """Return the single control of a control tensor; `names` are those of the tensors before it."""
-    name = control_input.name
-    if not name:
-        raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")
-    if any(item.name == name for item in config.input):
-        raise ConfigError(f"sequence batching control tensor '{name}' of {config.name} is also an input")
-    if not control_input.control:
-        raise ConfigError(
-            f"sequence batching control tensor '{name}' must have a control kind for {config.name}"
-        )
-    if len(control_input.control) > 1 or name in names:
-        raise ConfigError(
-            f"sequence batching control tensor '{name}' is specified for multiple control kinds for "
-            f"{config.name}"
-        )
-    return control_input.control[0]
-
-
 def _validate_controls(config: ModelConfig) -> None:
     seen: set[str] = set()
     names: set[str] = set()
     for control_input in config.sequence_batching.control_input:
-        control = _find_only_control(config, control_input, names)
+        name = control_input.name
+        if not name:
+            raise ConfigError(f"sequence batching control tensor must have a name for {config.name}")
+        if any(item.name == name for item in config.input):
+            raise ConfigError(f"sequence batching control tensor '{name}' of {config.name} is also an input")
+        if not control_input.control:
+            raise ConfigError(
+                f"sequence batching control tensor '{name}' must have a control kind for {config.name}"
+            )
+        if len(control_input.control) > 1 or name in names:
+            raise ConfigError(
+                f"sequence batching control tensor '{name}' is specified for multiple control kinds for "
+                f"{config.name}"
+            )
+        control = control_input.control[0]
         kind = _KINDS[control.kind]
         if kind in seen:
             raise ConfigError(
@@ -251,10 +236,12 @@ def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> S
     ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
     if ragged or config.batch_input or config.batch_output:
         scattered = {name: item.source_input[0] for item in config.batch_output for name in item.target_name}
-        stacking = RaggedStacking(ragged, added_inputs_of(config), scattered, batched=batched)
+        added = added_inputs_of(config)
+        stacking = RaggedStacking(ragged=ragged, added=added, scattered=scattered, batched=batched)
     if not config.HasField("sequence_batching"):
         return stacking
-    return SequenceStacking(controls_of(config), states_of(config, directory), stacking, batched=batched)
+    controls, states = controls_of(config), states_of(config, directory)
+    return SequenceStacking(controls=controls, states=states, inner=stacking, batched=batched)
 
 
 def _make_dynamic_scheduler(config: ModelConfig) -> Scheduler:

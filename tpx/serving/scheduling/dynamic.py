@@ -32,6 +32,7 @@ class DynamicBatcher:
     ) -> None:
         self._max = max(1, max_batch_size)
         preferred = frozenset(preferred_batch_size)
+        # the maximum alone is no preference: every batch grows up to it
         self._preferred = preferred if preferred != {self._max} else frozenset()
         self._target = max(preferred, default=self._max)
         self._delay_ns = max_queue_delay_ns
@@ -89,7 +90,10 @@ class DynamicBatcher:
     def _find_oldest_ns(self, count: int) -> int:
         """Return the earliest arrival among the first `count` requests."""
         if self._policed is None:
-            return _compute_ready_ns(next(iter(self._queue)))
+            request = next(iter(self._queue))
+            sequence = request.sequence
+            # in a sequence, a request first waits for earlier ones
+            return request.arrived_ns if sequence is None else max(request.arrived_ns, sequence.touched_ns)
         return min(request.arrived_ns for request in islice(self._policed, count))
 
     def _find_longest_run(self) -> tuple[int, bool]:
@@ -127,9 +131,3 @@ class DynamicBatcher:
             if size in self._preferred:
                 best = count + 1
         return best
-
-
-def _compute_ready_ns(request: InferRequest) -> int:
-    """Return the time from which a request can be batched; in a sequence, it first waits for earlier ones."""
-    sequence = request.sequence
-    return request.arrived_ns if sequence is None else max(request.arrived_ns, sequence.touched_ns)

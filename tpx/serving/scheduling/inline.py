@@ -67,6 +67,7 @@ class InlinePolicy:
         elif cost_ns < _PREEMPTED * self._below_ns:
             self._record_exceeded(cost_ns, row_size)
         else:
+            # far too long: slow or preempted, so threads, which measure CPU time, decide
             self._since_failure = 0
             self._left = self._probation
             self._probation = min(_LONGEST_PROBATION, 2 * self._probation)

@@ -164,9 +164,10 @@ class RateLimiter:
         """Stage an instance that has work."""
         if turn.idle:
             turn.idle = False
+            # turns that it did not need are no credit: otherwise it would compute alone until it caught up
             shares = [other.share for other in self.turns if _is_competing(other, turn)]
             turn.share = max(turn.share, min(shares, default=0))
-        self._numbers += 1
+        self._numbers += 1  # equal shares take turns in the order in which they were staged
         turn.place = (turn.share, self._numbers, turn)
         bisect.insort(self._row, turn.place)
 

@@ -115,7 +115,8 @@ class PolicyQueue:
         number = self._policies.level_of(request)
         level = self._levels.get(number)
         if level is None:
-            level = self._add_level(number)
+            level = self._levels[number] = _Level(self._policies.by_level.get(number, self._policies.default))
+            insort(self._numbers, number)
         policy = level.policy
         if 0 < policy.max_queue_size <= len(level):
             identity = request.head.request_id or "<id_unknown>"
@@ -176,12 +177,6 @@ class PolicyQueue:
     def _drop_stale(self) -> None:
         self._deadlines = [each for each in self._deadlines if self._is_waiting(each)]
         heapq.heapify(self._deadlines)
-
-    def _add_level(self, number: int) -> _Level:
-        level = _Level(self._policies.by_level.get(number, self._policies.default))
-        self._levels[number] = level
-        insort(self._numbers, number)
-        return level
 
     def _drop_empty(self, number: int) -> None:
         if not len(self._levels[number]):

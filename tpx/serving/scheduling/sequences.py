@@ -8,57 +8,16 @@ import itertools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tpx.errors import Cancelled, InvalidRequest, Overloaded
-from tpx.serving.request import InferRequest
+from tpx.serving.request import CorrelationId, InferRequest, LiveSequence
 from tpx.serving.scheduling.base import Refusal
 
 log = logging.getLogger(__name__)
 
-CorrelationId = int | str
 MAX_ID_CHARACTERS = 128
-_NEVER_NS = 2**63
 _FEW = 64
 """Deadlines kept for sequences that have left the backlog."""
-
-
-class LiveSequence:
-    """A sequence between its first and last request."""
-
-    __slots__ = (
-        "busy",
-        "continues",
-        "deadline_ns",
-        "ended",
-        "id",
-        "instance",
-        "queue",
-        "slot",
-        "states",
-        "touched_ns",
-    )
-
-    def __init__(self, correlation_id: CorrelationId) -> None:
-        self.id = correlation_id
-        self.queue: deque[InferRequest] = deque()
-        self.instance = -1
-        """Its instance; -1 while it waits in the backlog."""
-        self.slot = -1
-        self.busy = False
-        """True while one of its requests is computing."""
-        self.continues = False
-        """True if the model has rescheduled the computing request."""
-        self.ended = False
-        """True after its last request has arrived, or after it was abandoned; its slot is released when
-        it has no request left.
-        """
-        self.deadline_ns = _NEVER_NS
-        """Deadline in the backlog."""
-        self.touched_ns = 0
-        """When it got its slot, or its last request was computed."""
-        self.states: dict[str, Any] = {}
-        """State between requests, by the name of the state's input."""
 
 
 class SequenceTable:
@@ -107,9 +66,9 @@ class SequenceTable:
         self._ids = itertools.count(1)
         self.waiting = 0
         """Number of queued requests."""
-        self.on_ready: Callable[[LiveSequence], None] = _do_nothing
+        self.on_ready: Callable[[LiveSequence], None] = lambda _: None
         """Called with a sequence that has a slot and a request, and none computing."""
-        self.on_closed: Callable[[int], None] = _do_nothing
+        self.on_closed: Callable[[int], None] = lambda _: None
         """Called with an instance that is removed."""
         for instance in range(instances):
             self.open_instance(instance, 0)
@@ -153,7 +112,12 @@ class SequenceTable:
             self.end(sequence)
         self._idle.pop(sequence, None)
         if sequence.instance < 0:
-            self._set_deadline(sequence, request)
+            # the deadline in the backlog is that of the request with the shortest timeout
+            timeout_ns = request.head.timeout_ns
+            if timeout_ns and request.arrived_ns + timeout_ns < sequence.deadline_ns:
+                sequence.deadline_ns = request.arrived_ns + timeout_ns
+                self._numbers += 1  # tie-breaker for equal deadlines: sequences have no order
+                heapq.heappush(self._deadlines, (sequence.deadline_ns, self._numbers, sequence))
         elif not sequence.busy:
             self.on_ready(sequence)
 
@@ -192,7 +156,7 @@ class SequenceTable:
     def finished(self, requests: Sequence[InferRequest], now_ns: int) -> None:
         """Note that these requests were computed."""
         for request in requests:
-            sequence: LiveSequence = request.sequence
+            sequence = request.live_sequence
             if self.iterative:
                 if not sequence.continues:
                     self.end(sequence)
@@ -210,7 +174,7 @@ class SequenceTable:
         """End the sequence of a request that was cancelled after `take`; return the requests that
         depend on it.
         """
-        sequence: LiveSequence = request.sequence
+        sequence = request.live_sequence
         sequence.busy = False
         # after a missed request the model would compute the others with a wrong state
         refusals = self._remove_cancelled(sequence, cut=True)
@@ -265,7 +229,7 @@ class SequenceTable:
         while self._idle and now_ns - (sequence := next(iter(self._idle))).touched_ns > self._idle_ns:
             log.info("sequence %s of model '%s' was idle and has been ended", sequence.id, self._model_name)
             del self._idle[sequence]
-            self._give_up(sequence, None)
+            self._give_up(sequence, None)  # an idle sequence has no requests to refuse
             self._release_slot(sequence, now_ns)
         refusals: list[Refusal] = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
@@ -332,14 +296,6 @@ class SequenceTable:
             )
         return sequence
 
-    def _set_deadline(self, sequence: LiveSequence, request: InferRequest) -> None:
-        """Set the deadline of a sequence in the backlog: that of its request with the shortest timeout."""
-        timeout_ns = request.head.timeout_ns
-        if timeout_ns and request.arrived_ns + timeout_ns < sequence.deadline_ns:
-            sequence.deadline_ns = request.arrived_ns + timeout_ns
-            self._numbers += 1  # tie-breaker for equal deadlines: sequences have no order
-            heapq.heappush(self._deadlines, (sequence.deadline_ns, self._numbers, sequence))
-
     def _occupy_slot(self, sequence: LiveSequence, slot: int, instance: int) -> None:
         sequence.slot, sequence.instance = slot, instance
         slots = self._slots[instance]
@@ -375,7 +331,3 @@ class SequenceTable:
         refusals = [Refusal(request, error) for request in sequence.queue] if error is not None else []
         sequence.queue.clear()
         return refusals
-
-
-def _do_nothing(subject: object) -> None:
-    """Do nothing: the default of callbacks."""

@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from tpx.serving.request import InferRequest
+from tpx.serving.request import InferRequest, LiveSequence
 from tpx.serving.scheduling.base import Refusal
 from tpx.serving.scheduling.dynamic import DynamicBatcher
-from tpx.serving.scheduling.sequences import LiveSequence, SequenceTable
+from tpx.serving.scheduling.sequences import SequenceTable
 
 
 class DirectSequences:

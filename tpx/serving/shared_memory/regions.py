@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
 from tpx.protocol.tensors import Buffer, Tensor, aligned
-from tpx.protocol.v2 import SharedMemoryRange
+from tpx.protocol.v2 import HeldRegion, SharedMemoryRange
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES
 from tpx.serving.shared_memory.system import SystemRegionMemory
@@ -120,7 +120,7 @@ class RegionsInUse:
 
     __slots__ = ("_registrations", "_reply")
 
-    def __init__(self, registrations: Sequence[Registration], reply: Reply) -> None:
+    def __init__(self, registrations: Sequence[HeldRegion], reply: Reply) -> None:
         self._registrations = registrations
         self._reply = reply
         for registration in registrations:

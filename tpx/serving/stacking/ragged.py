@@ -32,25 +32,16 @@ class AddedInput:
     """Computes the input from the source's shape in each request, batch dimension first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedStacking:
-    """Stacks ragged batches.
+    """Stacks ragged batches."""
 
-    `scattered` maps outputs that are concatenated too to the inputs whose shapes they have; without
-    `batched` each request is computed alone.
-    """
-
-    def __init__(
-        self,
-        ragged: frozenset[str],
-        added: Sequence[AddedInput],
-        scattered: Mapping[str, str],
-        *,
-        batched: bool,
-    ) -> None:
-        self._ragged = ragged
-        self._added = added
-        self._scattered = scattered
-        self._batched = batched
+    ragged: frozenset[str]
+    added: Sequence[AddedInput]
+    scattered: Mapping[str, str]
+    """Outputs that are concatenated too, and the inputs whose shapes they have."""
+    batched: bool
+    """Without it each request is computed alone."""
 
     def gather(self, batch: Batch) -> Arrays:
         requests = batch.requests
@@ -58,26 +49,26 @@ class RaggedStacking:
         arrays: Arrays = {}
         for index, bound in enumerate(head.inputs):
             name = bound.spec.name
-            if name in self._ragged:
+            if name in self.ragged:
                 shape: tuple[int, ...] = (sum(math.prod(r.head.inputs[index].shape) for r in requests),)
             else:
-                shape = (batch.size, *bound.shape[1:]) if self._batched else bound.shape
+                shape = (batch.size, *bound.shape[1:]) if self.batched else bound.shape
             data = b"".join([request.buffers[index] for request in requests])
             arrays[name] = array_of(head, bound, data, shape)
-        for added in self._added:
+        for added in self.added:
             shapes = [_find_input(request, added.source).shape for request in requests]
             arrays[added.name] = added.tell(shapes, added.dtype)
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
-        rows = RowOutputs(outputs, batch.size if self._batched else 0)
-        used = dict.fromkeys(self._scattered, 0)
+        rows = RowOutputs(outputs, batch.size if self.batched else 0)
+        used = dict.fromkeys(self.scattered, 0)
         start = 0
         for request in batch.requests:
             head = request.head
             tensors = []
             for bound in head.outputs:
-                if bound.spec.name in self._scattered:
+                if bound.spec.name in self.scattered:
                     tensors.append(self._slice_output(bound, request, outputs, used))
                 else:
                     tensors.append(rows.tensor(bound.spec, start, head.batch_size))
@@ -90,7 +81,7 @@ class RaggedStacking:
         """Return the next elements of an output, in number and shape of the request's source."""
         spec = bound.spec
         array = checked_output(spec, outputs)
-        shape = _find_input(request, self._scattered[spec.name]).shape
+        shape = _find_input(request, self.scattered[spec.name]).shape
         begin = used[spec.name]
         end = used[spec.name] = begin + math.prod(shape)
         flat = array.reshape(-1)
@@ -122,36 +113,16 @@ def added_inputs_of(config: ModelConfig) -> list[AddedInput]:
     ]
 
 
-def _count_elements(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
-    return np.array([math.prod(shape) for shape in shapes], dtype)
-
-
-def _accumulate_counts(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
-    return np.array(list(itertools.accumulate(math.prod(shape) for shape in shapes)), dtype)
-
-
-def _accumulate_from_zero(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
-    return np.concatenate([np.zeros(1, dtype), _accumulate_counts(shapes, dtype)])
-
-
-def _longest_as_shape(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
-    return np.zeros(max(math.prod(shape) for shape in shapes), dtype)
-
-
-def _item_shapes(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
-    return np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
-
-
-def _item_shapes_flat(shapes: Sequence[tuple[int, ...]], dtype: "np.dtype[np.generic]") -> Array:
-    return _item_shapes(shapes, dtype).reshape(-1)
-
-
-_COMPUTE = {
-    0: _count_elements,
-    1: _accumulate_counts,
-    2: _accumulate_from_zero,
-    3: _longest_as_shape,
-    4: _item_shapes,
-    5: _item_shapes_flat,
+_COMPUTE: Mapping[int, Callable[[Sequence[tuple[int, ...]], "np.dtype[np.generic]"], Array]] = {
+    0: lambda shapes, dtype: np.array([*map(math.prod, shapes)], dtype),
+    1: lambda shapes, dtype: np.array([*itertools.accumulate(map(math.prod, shapes))], dtype),
+    2: lambda shapes, dtype: np.array([0, *itertools.accumulate(map(math.prod, shapes))], dtype),
+    3: lambda shapes, dtype: np.zeros(max(map(math.prod, shapes)), dtype),
+    4: lambda shapes, dtype: np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype),
+    5: lambda shapes, dtype: np.array(
+        [shape[1:] for shape in shapes for _ in range(shape[0])], dtype
+    ).ravel(),
 }
-"""Functions by the numbers of BatchInput.Kind."""
+"""Functions by the numbers of BatchInput.Kind: element count, accumulated, accumulated from zero, a tensor as
+long as the longest source, the shapes of the items, and these as one dimension.
+"""

@@ -5,7 +5,7 @@ Triton: core/src/sequence_batch_scheduler, core/src/sequence_state.cc.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class ControlTensor:
         if self.kind == "READY":
             return self.true
         if self.kind == "CORRID":
-            correlation_id = request.sequence.id
+            correlation_id = request.live_sequence.id
             return str(correlation_id).encode() if self.datatype.size == 0 else correlation_id
         return self.true if request.head.parameters.get(_FLAGS[self.kind]) else self.false
 
@@ -59,29 +59,22 @@ class SequenceState:
     initial: Array
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceStacking:
     """Adds controls and states to the inputs stacked by `inner`, and stores the states in the outputs."""
 
-    def __init__(
-        self,
-        controls: Sequence[ControlTensor],
-        states: Sequence[SequenceState],
-        inner: Stacking,
-        *,
-        batched: bool,
-    ) -> None:
-        self.controls = controls
-        self.states = states
-        self._inner = inner
-        self._batched = batched
+    controls: Sequence[ControlTensor]
+    states: Sequence[SequenceState]
+    inner: Stacking
+    batched: bool
 
     def gather(self, batch: Batch) -> Arrays:
         rows = batch.by_row(batch.requests)
         height = len(rows)
-        arrays = self._inner.gather(_fill_empty_rows(batch))
+        arrays = self.inner.gather(_fill_empty_rows(batch))
         for control in self.controls:
             array = np.array([control.value(request) for request in rows], control.datatype.numpy)
-            arrays[control.name] = array.reshape(height, 1) if self._batched else array
+            arrays[control.name] = array.reshape(height, 1) if self.batched else array
         for state in self.states:
             arrays[state.input_name] = self._stack_state(state, rows)
         return arrays
@@ -90,7 +83,7 @@ class SequenceStacking:
         filled = _fill_empty_rows(batch)
         height = len(filled.requests)
         states = [(state, self._check_state_output(state, outputs, height)) for state in self.states]
-        self._inner.scatter(filled, outputs)
+        self.inner.scatter(filled, outputs)
         if filled is not batch:
             batch.responses += [filled.responses[slot] for slot in batch.slots or ()]
         # nothing can fail from here on: a sequence gets all new states or none
@@ -98,19 +91,19 @@ class SequenceStacking:
             for row, request in enumerate(batch.by_row(batch.requests)):
                 if request is not None:
                     # a copy: the model may reuse its memory, and a view would keep the other rows
-                    kept = array[row] if self._batched else array
-                    request.sequence.states[state.input_name] = kept.copy()
+                    kept = array[row] if self.batched else array
+                    request.live_sequence.states[state.input_name] = kept.copy()
 
     def _stack_state(self, state: SequenceState, rows: Sequence[InferRequest | None]) -> Array:
         values = [(row, request, value_of(state, request)) for row, request in enumerate(rows) if request]
         shape = values[0][2].shape
-        if not self._batched:
+        if not self.batched:
             return values[0][2]
         array = empty_state(state, (len(rows), *shape))
         for row, request, value in values:
             if value.shape != shape:
                 raise ExecutionError(
-                    f"state '{state.input_name}' of sequence {request.sequence.id} has shape "
+                    f"state '{state.input_name}' of sequence {request.live_sequence.id} has shape "
                     f"{list(value.shape)}, another in its batch has {list(shape)}"
                 )
             array[row] = value
@@ -125,7 +118,7 @@ class SequenceStacking:
                 f"state '{state.output_name}' has type {array.dtype}, the configuration says "
                 f"{state.datatype.name}"
             )
-        if self._batched and array.shape[:1] != (height,):
+        if self.batched and array.shape[:1] != (height,):
             raise ExecutionError(
                 f"state '{state.output_name}' has shape {list(array.shape)}, expected {height} rows"
             )
@@ -136,8 +129,7 @@ def value_of(state: SequenceState, request: InferRequest) -> Array:
     """Return the state for a request: that of the previous request, or the initial one."""
     if request.head.parameters.get("sequence_start"):
         return state.initial
-    kept: Mapping[str, Array] = request.sequence.states
-    return kept.get(state.input_name, state.initial)
+    return request.live_sequence.states.get(state.input_name, state.initial)
 
 
 def empty_state(state: SequenceState, shape: Sequence[int]) -> Array:
@@ -154,7 +146,7 @@ def null_request(request: InferRequest) -> InferRequest:
         bytes(bound.size if bound.size >= 0 else _LENGTH_BYTES * math.prod(bound.shape))
         for bound in request.head.inputs
     ]
-    return InferRequest(request.head, buffers, _drop_response, None)
+    return InferRequest(request.head, buffers, drop_response, None)
 
 
 def _fill_empty_rows(batch: Batch) -> Batch:
@@ -165,8 +157,8 @@ def _fill_empty_rows(batch: Batch) -> Batch:
     return Batch([request or null for request in batch.by_row(batch.requests)])
 
 
-def _drop_response(request: InferRequest, response: InferResponse) -> None:
-    """Drop a response."""
+def drop_response(request: InferRequest, response: InferResponse) -> None:
+    """Drop the response of a request that no client made."""
 
 
 def controls_of(config: ModelConfig) -> list[ControlTensor]:

@@ -1,7 +1,7 @@
 """Trace settings, changes to them, and the names used for both."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from tpx.errors import InvalidRequest, Unsupported
@@ -93,47 +93,20 @@ class TraceSetting:
         return texts | self.fixed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceValues:
-    """Some values of a setting; None for values that are not given."""
-
-    trace_level: tuple[Level, ...] | None = None
-    trace_rate: int | None = None
-    trace_count: int | None = None
-    log_frequency: int | None = None
-
-    @property
-    def said(self) -> dict[SettingName, object]:
-        """Return the given values."""
-        return {name: value for name in NAMES if (value := getattr(self, name)) is not None}
-
-    def over(self, setting: TraceSetting) -> TraceSetting:
-        """Return the setting with these values replaced."""
-        return replace(setting, **self.said)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceUpdate:
-    """A change: new values, and the names of values to inherit again."""
-
-    values: TraceValues
-    cleared: frozenset[SettingName] = frozenset()
-
-    def applied(self, current: TraceValues) -> TraceValues:
-        """Return the explicit values after the change."""
-        kept = {name: value for name, value in current.said.items() if name not in self.cleared}
-        return TraceValues(**{**kept, **self.values.said})  # type: ignore[arg-type]
+TraceValues = Mapping[SettingName, tuple[Level, ...] | int]
+"""Explicit values of a setting; the others are inherited."""
+TraceUpdate = Mapping[SettingName, tuple[Level, ...] | int | None]
+"""A change of explicit values; None inherits a value again."""
 
 
 def parse_update(
     given: Mapping[str, Sequence[str] | None], fixed: Mapping[str, Sequence[str]], *, got: str = "got: "
 ) -> TraceUpdate:
-    """Parse a client's change; None clears a value. `got` introduces a count that is too small.
+    """Parse a client's change. `got` introduces a count that is too small.
 
     Raises InvalidRequest, and Unsupported for the file and for changes of `fixed` values.
     """
-    values: dict[str, object] = {}
-    cleared: set[SettingName] = set()
+    update: dict[SettingName, tuple[Level, ...] | int | None] = {}
     if "trace_file" in given:
         raise Unsupported("trace file location can not be updated through network protocol")
     for name, texts in given.items():
@@ -144,24 +117,25 @@ def parse_update(
         elif name not in NAMES:
             raise InvalidRequest(f"unknown trace setting '{name}', expected one of {', '.join(NAMES)}")
         elif texts is None:
-            cleared.add(name)
+            update[name] = None
         elif name == "trace_level":
-            values[name] = parse_levels(texts)
+            if texts:
+                update[name] = parse_levels(texts)
         else:
             if len(texts) != 1:
                 raise InvalidRequest(f"expect only 1 value for '{name}'")
-            values[name] = _parse_whole_number(name, texts[0], got)
-    return TraceUpdate(values=TraceValues(**values), cleared=frozenset(cleared))  # type: ignore[arg-type]
+            update[name] = _parse_whole_number(name, texts[0], got)
+    return update
 
 
-def parse_levels(texts: Sequence[str]) -> tuple[Level, ...] | None:
-    """Parse levels in order, none for OFF; return None if no level is given. Raises InvalidRequest."""
+def parse_levels(texts: Sequence[str]) -> tuple[Level, ...]:
+    """Parse levels in order, none for OFF. Raises InvalidRequest."""
     for text in texts:
         if text != "OFF" and text not in LEVELS:
             raise InvalidRequest(f"unknown trace level '{text}', expected OFF, TIMESTAMPS or TENSORS")
     if "OFF" in texts and len(texts) > 1:
         raise InvalidRequest("Expect only one trace level 'OFF' is specified")
-    return tuple(level for level in LEVELS if level in texts) if texts else None
+    return tuple(level for level in LEVELS if level in texts)
 
 
 def _parse_whole_number(name: str, text: str, got: str) -> int:

@@ -66,7 +66,7 @@ class _Scope:
 
     @property
     def said_now(self) -> TraceValues:
-        return self.said if self.said.trace_count is None else replace(self.said, trace_count=self._remaining)
+        return {**self.said, "trace_count": self._remaining} if "trace_count" in self.said else self.said
 
     def sample(self, take_id: "itertools.count[int]", caller: Caller | None) -> Trace | None:
         if not self.on:
@@ -113,7 +113,7 @@ class Tracer:
         self.accepts_callers = start.exports
         """True if callers can request a trace through headers."""
         self._ids = itertools.count(1)
-        self._server = self._make_scope(start, TraceValues())
+        self._server = self._make_scope(start, {})
         self._models: dict[str, _Scope] = {}
         self.on = self._server.on
         self._watchers: list[Callable[[], None]] = []
@@ -143,16 +143,14 @@ class Tracer:
         """
         if model:
             current = self._models.get(model)
-            values = update.applied(TraceValues() if current is None else current.said_now)
-            self._set_scope(
-                model, self._make_checked_scope(values, self._server.setting) if values.said else None
-            )
+            values = _apply(update, {} if current is None else current.said_now)
+            self._set_scope(model, self._make_checked_scope(values, self._server.setting) if values else None)
         else:
-            changed = self._make_checked_scope(update.applied(self._server.said_now), self._start)
+            changed = self._make_checked_scope(_apply(update, self._server.said_now), self._start)
             inheriting = {
                 name: self._make_checked_scope(scope.said_now, changed.setting)
                 for name, scope in self._models.items()
-                if len(scope.said.said) < len(NAMES)
+                if len(scope.said) < len(NAMES)
             }
             self._server.replace()
             self._server = changed
@@ -176,7 +174,7 @@ class Tracer:
             self._models[model] = scope
 
     def _make_checked_scope(self, said: TraceValues, base: TraceSetting) -> _Scope:
-        setting = said.over(base)
+        setting = replace(base, **said)  # type: ignore[arg-type]
         if setting.trace_level and setting.fault:
             raise InvalidRequest(f"Attempting to set invalid trace setting :{setting.fault}")
         return self._make_scope(setting, said)
@@ -190,3 +188,7 @@ class Tracer:
             self.on = on
             for watcher in self._watchers:
                 watcher()
+
+
+def _apply(update: TraceUpdate, values: TraceValues) -> TraceValues:
+    return {name: value for name, value in {**values, **update}.items() if value is not None}

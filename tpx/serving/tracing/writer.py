@@ -45,7 +45,13 @@ class TraceFile:
         try:
             _write_at(self._descriptor, text + b"]", self._end)
         except OSError:
-            self._undo_write()
+            # restore the file after a partial write
+            try:
+                os.ftruncate(self._descriptor, self._end)
+                if self._end:
+                    _write_at(self._descriptor, b"]", self._end)
+            except OSError as exc:
+                log.debug("trace file '%s' stays incomplete: %s", self.path, exc.strerror)
             raise
         self._end += len(text)
 
@@ -68,15 +74,6 @@ class TraceFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def _undo_write(self) -> None:
-        """Restore the file after a partial write."""
-        try:
-            os.ftruncate(self._descriptor, self._end)
-            if self._end:
-                _write_at(self._descriptor, b"]", self._end)
-        except OSError as exc:
-            log.debug("trace file '%s' stays incomplete: %s", self.path, exc.strerror)
 
 
 def _write_at(descriptor: int, data: bytes, at: int) -> None:

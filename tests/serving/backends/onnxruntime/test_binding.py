@@ -14,7 +14,7 @@ from tests.serving import onnx_files
 from tests.serving.onnx_files import graph, node, value
 from tpx.errors import ExecutionError
 from tpx.protocol.datatypes import BY_NAME
-from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
+from tpx.serving.backends.onnxruntime.execution import BoundExecutor, can_bind
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
 
 

@@ -1,11 +1,11 @@
 """Python models that crash, hang or run out of memory: of requests to other models none fails."""
 
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,8 +14,9 @@ from tests.serving import onnx_files
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import SAME, add
-from tests.serving.live import Live, eventually, serving
+from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
+from tests.waiting import eventually
 
 MEETS_THE_OTHERS = """
     def finalize(self):
@@ -114,12 +115,8 @@ def test_a_model_that_never_returns_is_unloaded_and_loaded_again(repository: Pat
     }
     with serving(repository, **options) as live, while_others_serve(live):
         process = psutil.Process(int(said(say(live, "pid"))))
-        raw = live.raw_http()
         tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": ["sleep_as hung 1000"]}
-        body = json.dumps({"inputs": [tensor]}).encode()
-        raw.sendall(
-            b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
+        raw = live.begin("/v2/models/say/infer", {"inputs": [tensor]})
         eventually((repository / "say" / "1" / "sleeps_hung").exists)
         assert live.get("/v2/models/say/ready").status == 200  # it is busy, for all that anybody can tell
         assert live.http("POST", "/v2/repository/models/say/unload").status == 200
@@ -145,14 +142,26 @@ def test_processes_are_finalized_at_the_same_time(tmp_path: Path) -> None:
     assert len(list(file.parent.glob("met_*"))) == 4
 
 
-@pytest.mark.slow  # six deaths, each later than the one before
-def test_a_crash_loop_ends_and_harms_no_other_model(repository: Path) -> None:
+def test_a_process_that_goes_on_dying_is_given_up_and_harms_no_other_model(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tpx.serving.backends.python.process._LONGEST_DELAY_S", 0.1
+    )  # test_restarts.py has it
     config = SAME + "parameters { key: 'where' value { string_value: 'after' } }"
     add(repository, "broken", config=config)
-    with serving(repository) as live, while_others_serve(live) as others:
+    options: dict[str, Any] = {"model_control_mode": "explicit", "load_model": ("*",)}
+    with serving(repository, **options) as live, while_others_serve(live) as others:
         assert ask(live, "broken", 1).status == 503
-        eventually(lambda: "died repeatedly" in ask(live, "broken", 1).error, 30)
-        assert sum(others.counts.values()) > 100
+        eventually(lambda: "died repeatedly" in ask(live, "broken", 1).error, 45)
+        assert "is no longer restarted" in ask(live, "broken", 1).error
+        assert live.get("/v2/models/broken/ready").status == 400
+        assert live.get("/v2/health/ready").status == 400
+        assert sum(others.counts.values()) > 20
+        (repository / "broken" / "1" / "once").unlink()
+        assert live.http("POST", "/v2/repository/models/broken/unload").status == 200
+        assert live.http("POST", "/v2/repository/models/broken/load").status == 200
+        assert live.get("/v2/models/broken/ready").status == 200
 
 
 def test_a_model_that_ponders_whether_it_is_ready_is_asked_once_for_all_who_wait(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.serving.backends.python.asking import ask, facts, floats, said, say, y_of
-from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, outputs_of
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize("size", [1, 4, 5000, 300_000, 2_000_000])
@@ -280,12 +280,8 @@ def test_a_model_is_ready_when_it_says_so(live: Live, zoo: Path) -> None:
 
 def test_a_cancelled_request_is_told_to_the_model(live: Live, tmp_path: Path) -> None:
     marker = tmp_path / "seen"
-    raw = live.raw_http()
     tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": [f"cancelled {marker}"]}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    raw.sendall(
-        b"POST /v2/models/say/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    )
+    raw = live.begin("/v2/models/say/infer", {"inputs": [tensor]})
     eventually(marker.with_name("seen.asked").exists)
     raw.close()
     eventually(marker.exists)

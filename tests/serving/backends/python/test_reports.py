@@ -9,8 +9,8 @@ import pytest
 from tests.serving.backends.python.asking import ask, say
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
-from tests.serving.frontends.streams import eventually
 from tests.serving.live import Live, serving
+from tests.waiting import eventually
 from tpx.serving.backends.python.worker.services import Reports
 
 

@@ -1,8 +1,6 @@
 """Business logic scripting: Python models that call other models."""
 
 import json
-import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,8 +12,9 @@ from tests.serving import onnx_files
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import ONE, SAY
 from tests.serving.backends.python.zoo import MODELS, SAME, add
-from tests.serving.live import Live, eventually, serving
+from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
+from tests.waiting import eventually, stands
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.request import InferenceRequest
 from tpx.serving.tracing.flags import trace_flag
@@ -71,22 +70,17 @@ def test_an_iteration_can_be_ended_early(live: Live, zoo: Path) -> None:
     answer = ask(live, "bls", 5000, 5000, model="flood", decoupled=True, enough=2)
     assert len(y_of(answer)) == 10_000
     sent = zoo / "flood" / "1" / "sent"
-    time.sleep(0.3)
-    assert int(sent.read_text()) < 5000
+    assert stands(lambda: int(sent.read_text() or "0")) < 5000
     assert y_of(ask(live, "bls", 1, 1, model="flood", decoupled=True)) == [0]
 
 
 def test_responses_that_a_caller_does_not_read_hold_back_who_makes_them(live: Live, zoo: Path) -> None:
     sent = zoo / "flood" / "1" / "sent"
     sent.unlink(missing_ok=True)
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(
-            ask, live, "bls", 200, 50_000, model="flood", decoupled=True, enough=30, pause=0.02
-        )
-        eventually(sent.exists)
-        time.sleep(0.2)
-        assert int(sent.read_text()) < 100  # of 200 KB each: some megabytes on the way, and no more
-        assert len(y_of(answer.result())) == 30 * 50_000
+    answer = ask(live, "bls", 200, 50_000, model="flood", decoupled=True, enough=30, pause=0.02)
+    assert len(y_of(answer)) == 30 * 50_000
+    # of 200 KB each: some megabytes on the way when the caller has read enough, and no more
+    assert stands(lambda: int(sent.read_text())) < 100
 
 
 def test_all_of_a_long_stream_is_read_through_the_same_memory(live: Live) -> None:
@@ -171,10 +165,7 @@ def circles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 def _left(live: Live, model: str) -> None:
     """A client asks for an answer that cannot come, and goes."""
     tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", live.ports["HTTPService"])) as client:
-        client.sendall(head.encode() + body)
+    with live.begin(f"/v2/models/{model}/infer", {"inputs": [tensor]}):
         [served] = [each for each in live.server.plane.served() if each.name == model]
         eventually(lambda: served.in_flight > 0)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.serving.backends.python.asking import y_of
 from tests.serving.backends.python.zoo import DECOUPLED, FP32, add, io
-from tests.serving.frontends.streams import eventually
 from tests.serving.live import Answer, Live, serving
+from tests.waiting import eventually
 
 CODE = """
 import os

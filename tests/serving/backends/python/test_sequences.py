@@ -9,8 +9,8 @@ import pytest
 
 from tests.serving.backends.python.asking import ask, y_of
 from tests.serving.backends.python.zoo import DECOUPLED, MODELS, SAME, add, io
-from tests.serving.frontends.streams import eventually
 from tests.serving.live import Answer, Live, outputs_of, serving
+from tests.waiting import eventually
 from tpx.protocol import messages
 
 ONE = "data_type: TYPE_FP32 dims: [ 1 ]"
@@ -103,7 +103,7 @@ def test_a_decoupled_model_may_answer_requests_of_nobody_at_length(tmp_path: Pat
             message.inputs.add(name="x", datatype="FP32", shape=(1, 2))
             message.inputs.add(name="word", datatype="BYTES", shape=(1, 1))
             message.raw_input_contents.extend([bytes(8), b"\3\0\0\0abc"])
-            call = channel._channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+            call = channel.raw.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
             answers = list(call(iter([message.SerializeToString()]), timeout=20))
             first = messages.ModelStreamInferResponse.FromString(answers[0]).infer_response
             assert outputs_of(first)["y"] == [[number - 6, number - 7]]

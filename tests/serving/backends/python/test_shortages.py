@@ -12,7 +12,8 @@ import pytest
 from tests.serving.backends.python.asking import ask, said, say, y_of
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
-from tests.serving.live import Answer, Live, eventually, serving
+from tests.serving.live import Answer, Live, serving
+from tests.waiting import eventually
 
 LARGE = 2_000_000
 PAIR = "max_batch_size: 2 dynamic_batching { max_queue_delay_microseconds: 5000000 }" + SAME

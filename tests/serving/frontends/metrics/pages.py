@@ -1,13 +1,13 @@
 """The metrics page of a server in this process, read with Prometheus' own parser."""
 
 import http.client
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.live import Live
+from tests.waiting import eventually
 
 PHASES = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 
@@ -99,9 +99,14 @@ def scrape(live: Live) -> Page:
 
 def page_until(live: Live, name: str, wanted: float, **labels: str) -> Page:
     """The page once a series has a value; what an instance has done arrives a moment later."""
-    for _ in range(500):
-        page = scrape(live)
-        if page.value(name, **labels) == wanted:
-            return page
-        time.sleep(0.01)
-    raise AssertionError(f"{name} did not become {wanted}: it is {page.value(name, **labels)}")
+    pages: list[Page] = []
+
+    def there() -> bool:
+        pages.append(scrape(live))
+        return pages[-1].value(name, **labels) == wanted
+
+    try:
+        eventually(there)
+    except AssertionError as exc:
+        raise AssertionError(f"{name} is {pages[-1].value(name, **labels)}, not {wanted}") from exc
+    return pages[-1]

@@ -14,6 +14,7 @@ from tests.serving.frontends import streams
 from tests.serving.frontends.metrics.pages import PHASES, page_until, scrape
 from tests.serving.live import Live, floats, serving
 from tests.serving.onnx_files import write_model
+from tests.waiting import eventually
 
 SUMMARIES = {
     "nv_inference_request_summary_us": "Summary of inference request duration in microseconds "
@@ -149,7 +150,7 @@ def test_requests_are_pending_until_an_instance_begins(measured: Live) -> None:
         calls = [stack.enter_context(streams.stream(measured)) for _ in range(3)]
         for asked, call in enumerate(calls, 1):
             call.send(streams.request("stream", streams.repeat([1], delay=50_000)))
-            streams.eventually(lambda: streams.counters(measured, "stream")["in_flight"] == asked)  # noqa: B023
+            eventually(lambda: streams.counters(measured, "stream")["in_flight"] == asked)  # noqa: B023
         # one is computed, one is in the instance's hand, one is in the queue
         page_until(measured, name, 2, **labels)
         for call, waiting in zip(calls, (1, 0), strict=False):

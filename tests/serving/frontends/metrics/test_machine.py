@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from tests.serving.frontends.metrics.pages import Page, parse, scrape
-from tests.serving.frontends.streams import eventually
 from tests.serving.live import serving
+from tests.waiting import eventually
 from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.text import Family, render
 

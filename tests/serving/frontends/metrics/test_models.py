@@ -10,11 +10,10 @@ import pytest
 from onnx import numpy_helper
 
 from tests.e2e.child import FRONTENDS
-from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.frontends.metrics.pages import PHASES, ask, page_until, scrape
-from tests.serving.live import Live, eventually, floats, infer_message, serving
+from tests.serving.live import Live, binary_request, floats, infer_message, serving
 from tests.serving.onnx_files import doubling, graph, identity, node, value, write_model
-from tpx.protocol.tensors import Tensor
+from tests.waiting import eventually
 
 FAMILIES = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",
@@ -202,14 +201,8 @@ def test_a_request_that_turns_out_to_be_wrong_when_it_is_computed_fails_for_anot
 
 
 def test_a_request_whose_client_has_gone_while_it_waited_is_canceled(failing: Live) -> None:
-    head, tail = encode_infer_request([Tensor.from_numpy("x", floats([1, 2]))])
-    body = head + b"".join(tail)
-    words = (
-        f"POST /v2/models/patient/infer HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n"
-        f"Inference-Header-Content-Length: {len(head)}\r\n\r\n"
-    )
     with failing.raw_http() as client:
-        client.sendall(words.encode() + body)
+        client.sendall(binary_request("patient", {"x": floats([1, 2])}))
         pending = page_until(failing, "nv_inference_pending_request_count", 1, model="patient", version="1")
         assert pending.failures("patient") == {}
     page = page_until(failing, "nv_inference_pending_request_count", 0, model="patient", version="1")

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.serving.live import Answer, Live, floats
+from tests.serving.transports import Answered, Given, Refused, Transport, set_parameters
 from tpx.protocol import messages
 
 SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
@@ -48,14 +50,19 @@ def grpc_request(inputs: Any = None, outputs: Any = None, model: str = "double")
     return message
 
 
-def set_parameters(item: Any, parameters: dict[str, Any]) -> None:
-    for key, value in parameters.items():
-        field = {str: "string_param", bool: "bool_param", float: "double_param"}.get(
-            type(value), "int64_param"
-        )
-        if field == "int64_param" and value >= 2**63:
-            field = "uint64_param"
-        setattr(item.parameters[key], field, value)
+def ask(transport: Transport, inputs: Any = None, outputs: Any = None, model: str = "double") -> Answered:
+    """Ask a model whose input, output or both are in shared memory."""
+    given = Given() if inputs is None else Given(parameters=inputs)
+    return transport.infer(
+        model, given, outputs=[] if outputs is None else [{"name": "y", "parameters": outputs}]
+    )
+
+
+def refused(transport: Transport, inputs: Any = None, outputs: Any = None) -> tuple[str, str]:
+    """The code and the message that such a request is refused with."""
+    with pytest.raises(Refused) as caught:
+        ask(transport, inputs, outputs)
+    return caught.value.code, caught.value.message
 
 
 def written(file: Path, offset: int, count: int = 2) -> list[float]:

@@ -1,7 +1,6 @@
 """A region is in use from the moment its request comes until that is answered, over both protocols."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,18 @@ import pytest
 
 from tests.serving.frontends.shared_memory.requests import (
     SYSTEM,
-    grpc_request,
+    ask,
     in_region,
     register,
     request,
     written,
 )
 from tests.serving.gated import GATE, installed
-from tests.serving.live import Channel, Live, eventually, serving
+from tests.serving.live import Channel, Live, serving
 from tests.serving.repository.composed import gated
 from tests.serving.shared_memory.segments import segment
+from tests.serving.transports import Transport
+from tests.waiting import eventually
 from tpx.protocol import messages
 
 IN_USE = "Cannot unregister shared memory region 'r', it is currently in use."
@@ -63,25 +64,15 @@ def unregister(live: Live, name: str = "/region/r") -> tuple[int, str]:
     return answer.status, answer.error if answer.body else ""
 
 
-def over_http(live: Live, channel: Channel, inputs: Any, outputs: Any) -> bool:
-    return live.infer("slow", request(inputs, outputs)).status == 200
-
-
-def over_grpc(live: Live, channel: Channel, inputs: Any, outputs: Any) -> bool:
-    data = channel.send("ModelInfer", grpc_request(inputs, outputs, "slow").SerializeToString())
-    return bool(messages.ModelInferResponse.FromString(data).model_name == "slow")
-
-
-@pytest.mark.parametrize("ask", [over_http, over_grpc])
 @pytest.mark.parametrize(
     ("inputs", "outputs"),
     [(in_region(8), None), (None, in_region(40)), (in_region(8), in_region(40)), (in_region(), in_region())],
 )
 def test_a_region_cannot_be_unregistered_while_a_request_uses_it(
-    live: Live, channel: Channel, region: Path, ask: Callable[..., bool], inputs: Any, outputs: Any
+    live: Live, channel: Channel, region: Path, transport: Transport, inputs: Any, outputs: Any
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask, live, channel, inputs, outputs)
+        asked = pool.submit(ask, transport, inputs, outputs, "slow")
         in_flight(live, 1)
         assert unregister(live) == (500, IN_USE)
         assert unregister(live, "") == (500, ALL_BUT)
@@ -89,7 +80,7 @@ def test_a_region_cannot_be_unregistered_while_a_request_uses_it(
         assert channel.error("SystemSharedMemoryUnregister", unregistration) == ("INTERNAL", IN_USE)
         assert [each["name"] for each in live.get(SYSTEM + "/status").json] == ["r"]
         GATE.open()
-        assert asked.result(20)
+        assert asked.result(20).model == "slow"
     if outputs is not None:
         sent = [1, 2] if inputs is None else written(region, inputs["shared_memory_offset"])
         assert written(region, outputs["shared_memory_offset"]) == sent
@@ -98,10 +89,7 @@ def test_a_region_cannot_be_unregistered_while_a_request_uses_it(
 
 
 def test_a_request_whose_client_left_uses_its_region_until_it_is_computed(live: Live, region: Path) -> None:
-    body = json.dumps(request(in_region(), in_region(40))).encode()
-    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    with live.raw_http() as client:
-        client.sendall(head.encode() + body)
+    with live.begin("/v2/models/slow/infer", request(in_region(), in_region(40))):
         in_flight(live, 1)
     assert unregister(live) == (500, IN_USE)
     GATE.open()

@@ -10,32 +10,34 @@ import pytest
 
 from tests.serving.frontends.shared_memory.requests import (
     SYSTEM,
+    ask,
     grpc_request,
     in_region,
+    refused,
     register,
     request,
-    set_parameters,
     written,
 )
-from tests.serving.live import Channel, Live, eventually, serving
-from tests.serving.onnx_files import busy, write_model
+from tests.serving.gated import GATE, installed
+from tests.serving.live import Channel, Live, serving
+from tests.serving.onnx_files import write_model
+from tests.serving.repository.composed import gated
 from tests.serving.shared_memory.segments import descriptors, open_descriptors, segment
+from tests.serving.transports import Transport, set_parameters
+from tests.waiting import eventually
 from tpx.protocol import messages
 
 
 def test_a_file_that_is_cut_short_after_registration_is_an_error_of_the_request(
-    live: Live, channel: Channel, region: Path
+    transport: Transport, region: Path
 ) -> None:
     os.truncate(region, 4)
     message = "shared memory region 'r' is shorter than when it was registered"
     for inputs, outputs in ((in_region(), None), (None, in_region())):
-        answer = live.infer("double", request(inputs, outputs))
-        assert (answer.status, answer.error) == (400, message)
-        data = grpc_request(inputs, outputs).SerializeToString()
-        assert channel.error("ModelInfer", data) == ("INVALID_ARGUMENT", message)
+        assert refused(transport, inputs, outputs) == ("INVALID_ARGUMENT", message)
     assert region.stat().st_size == 4
     os.truncate(region, 8192)
-    assert live.infer("double", request(in_region())).json["outputs"][0]["data"] == [0, 0]
+    assert ask(transport, in_region()).values == {"y": [[0, 0]]}
 
 
 def test_a_file_that_was_removed_still_serves(live: Live, region: Path) -> None:
@@ -97,22 +99,25 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("models")
     delay = "dynamic_batching { max_queue_delay_microseconds: 150000 }"
     write_model(repository, "patient", config=f"max_batch_size: 8 {delay}")
-    write_model(repository, "busy", busy(rounds=120), "max_batch_size: 8")
+    gated(repository, "gated")
     (repository / "repeat" / "1").mkdir(parents=True)
     (repository / "repeat" / "config.pbtxt").write_text("backend: 'repeat'", encoding="utf-8")
-    with serving(repository) as running:
+    with installed(tmp_path_factory.mktemp("site")), serving(repository) as running:
         yield running
 
 
 def test_nothing_is_written_for_a_client_that_has_gone(patient: Live) -> None:
-    [model] = [model for model in patient.server.plane.served() if model.name == "busy"]
+    GATE.close()
+    [model] = [model for model in patient.server.plane.served() if model.name == "gated"]
     with segment(4096) as file, patient.channel() as channel:
         assert register(patient, "r", key=file.name).status == 200
-        call = channel._channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        asked = call.future(grpc_request(None, in_region(32), model="busy").SerializeToString(), timeout=10)
+        call = channel.raw.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        asked = call.future(grpc_request(None, in_region(32), model="gated").SerializeToString(), timeout=10)
         # it computes: to be cancelled in the queue would be another thing
         eventually(lambda: (model.in_flight, model.pending) == (1, 0))
         asked.cancel()
+        assert channel.call("ServerLive").live  # the cancellation came before, on the same connection
+        GATE.open()
         eventually(lambda: not model.in_flight)
         assert model.statistics.durations()["success"].count == 1
         assert written(file, 32) == [0, 0]
@@ -132,7 +137,7 @@ def test_every_response_of_a_stream_goes_to_the_region_and_the_empty_final_one_c
             message.raw_input_contents.append(values.tobytes())
         message.parameters["triton_enable_empty_final_response"].bool_param = True
         set_parameters(message.outputs.add(name="OUT"), in_region(16, 4))
-        open_stream = channel._channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        open_stream = channel.raw.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         answers = [
             messages.ModelStreamInferResponse.FromString(data)
             for data in open_stream(iter([message.SerializeToString()]), timeout=10)

@@ -8,46 +8,41 @@ import pytest
 from tests.serving.frontends.shared_memory.requests import (
     SIZE,
     SYSTEM,
+    ask,
     grpc_request,
     in_region,
+    refused,
     register,
     request,
-    set_parameters,
     written,
 )
-from tests.serving.live import Channel, Live, floats, outputs_of, serving
+from tests.serving.live import Channel, Live, floats, serving
 from tests.serving.onnx_files import doubling, write_model
 from tests.serving.shared_memory.segments import segment
-from tpx.protocol import messages
+from tests.serving.transports import TRANSPORTS, Given, Transport, connected
 from tpx.protocol.tensors import decode_bytes, encode_bytes
 
 
-def test_an_input_is_read_from_its_region(live: Live, channel: Channel, region: Path) -> None:
-    assert live.infer("double", request(in_region(8))).json["outputs"][0]["data"] == [4, 6]
-    data = channel.send("ModelInfer", grpc_request(in_region(8)).SerializeToString())
-    assert outputs_of(messages.ModelInferResponse.FromString(data)) == {"y": [[4, 6]]}
+def test_an_input_is_read_from_its_region(transport: Transport, region: Path) -> None:
+    assert ask(transport, in_region(8)).values == {"y": [[4, 6]]}
 
 
-def test_an_input_is_read_again_for_every_request(live: Live, channel: Channel, region: Path) -> None:
+def test_an_input_is_read_again_for_every_request(transport: Transport, region: Path) -> None:
     for number in range(5):
         region.write_bytes(floats([number, 1]).tobytes().ljust(8192, b"\0"))
-        assert live.infer("double", request(in_region())).json["outputs"][0]["data"] == [2 * number, 2]
-        data = channel.send("ModelInfer", grpc_request(in_region()).SerializeToString())
-        assert outputs_of(messages.ModelInferResponse.FromString(data)) == {"y": [[2 * number, 2]]}
+        assert ask(transport, in_region()).values == {"y": [[2 * number, 2]]}
 
 
-def test_an_output_goes_to_its_region_and_not_into_the_answer(
-    live: Live, channel: Channel, region: Path
-) -> None:
+def test_an_output_goes_to_its_region_and_not_into_the_answer(transport: Transport, region: Path) -> None:
+    [output] = ask(transport, in_region(8), in_region(32)).outputs
+    assert (output.name, output.datatype, output.shape, bytes(output.data)) == ("y", "FP32", (1, 2), b"")
+    assert written(region, 32) == [4, 6]
+
+
+def test_an_answer_whose_outputs_are_all_in_shared_memory_is_json(live: Live, region: Path) -> None:
     answer = live.infer("double", request(in_region(8), in_region(32)))
     assert answer.json["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [1, 2]}]
     assert "inference-header-content-length" not in answer.headers
-    assert written(region, 32) == [4, 6]
-    data = channel.send("ModelInfer", grpc_request(in_region(32), in_region(40)).SerializeToString())
-    response = messages.ModelInferResponse.FromString(data)
-    assert written(region, 40) == [8, 12]
-    assert list(response.outputs[0].shape) == [1, 2]
-    assert list(response.raw_output_contents) == [b""]
 
 
 def test_some_outputs_go_there_and_others_into_the_answer(live: Live, region: Path) -> None:
@@ -66,67 +61,63 @@ def test_some_outputs_go_there_and_others_into_the_answer(live: Live, region: Pa
             assert answer.json["outputs"][1]["data"] == [2, 2]
 
 
-def test_a_tensor_in_shared_memory_and_one_behind_the_json(
-    live: Live, channel: Channel, region: Path
+def test_one_tensor_may_be_in_shared_memory_and_another_in_the_request(
+    transport: Transport, region: Path
 ) -> None:
-    raw = floats([5, 6]).tobytes()
-    shared = {"name": "a", "datatype": "FP32", "shape": [1, 2], "parameters": in_region(8)}
-    binary = {"name": "b", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
-    answer = live.infer("two", {"inputs": [shared, binary]}, raw)
-    assert [output["data"] for output in answer.json["outputs"]] == [[7, 9], [-3, -3]]
-    message = messages.ModelInferRequest(model_name="two", raw_input_contents=[raw])
-    set_parameters(message.inputs.add(name="a", datatype="FP32", shape=(1, 2)), in_region(8))
-    message.inputs.add(name="b", datatype="FP32", shape=(1, 2))
-    data = channel.send("ModelInfer", message.SerializeToString())
-    assert outputs_of(messages.ModelInferResponse.FromString(data))["sum"] == [[7, 9]]
+    shared = Given(name="a", parameters=in_region(8))
+    answer = transport.infer("two", shared, Given(name="b", values=[5, 6]))
+    assert answer.values == {"sum": [[7, 9]], "difference": [[-3, -3]]}
 
 
-def test_strings_are_read_and_written_with_their_lengths(live: Live, region: Path) -> None:
+def test_strings_are_read_and_written_with_their_lengths(transport: Transport, region: Path) -> None:
     words = [b"", "ü".encode(), b"x" * 10]
     raw = encode_bytes(words)
     region.write_bytes(raw.ljust(8192, b"\0"))
-    item = {"name": "x", "datatype": "BYTES", "shape": [1, 3], "parameters": in_region(0, len(raw))}
+    given = Given(datatype="BYTES", shape=(1, 3), parameters=in_region(0, len(raw)))
     where = in_region(len(raw), SIZE - len(raw))
-    answer = live.infer("words", {"inputs": [item], "outputs": [{"name": "y", "parameters": where}]})
-    assert answer.json["outputs"] == [{"name": "y", "datatype": "BYTES", "shape": [1, 3]}]
+    [output] = transport.infer("words", given, outputs=[{"name": "y", "parameters": where}]).outputs
+    assert (output.datatype, output.shape, bytes(output.data)) == ("BYTES", (1, 3), b"")
     assert decode_bytes(region.read_bytes()[len(raw) : 2 * len(raw)], 3) == words
 
 
-def test_a_tensor_without_elements_takes_no_bytes(live: Live, region: Path) -> None:
-    answer = live.infer("double", request(in_region(0, 0), in_region(0, 0), shape=(1, 0)))
-    assert answer.json["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [1, 0]}]
+def test_a_tensor_without_elements_takes_no_bytes(transport: Transport, region: Path) -> None:
+    given = Given(shape=(1, 0), parameters=in_region(0, 0))
+    [output] = transport.infer(
+        "double", given, outputs=[{"name": "y", "parameters": in_region(0, 0)}]
+    ).outputs
+    assert (output.name, output.shape) == ("y", (1, 0))
 
 
 OFFSET = "Invalid offset for shared memory region: 'r'"
 END = "Invalid offset + byte size for shared memory region: 'r'"
 MISTYPED = "Unable to parse '{}': attempt to access JSON non-{} as {}"
-RANGES: list[tuple[dict[str, Any], int, str]] = [
-    (in_region(64), 400, OFFSET),
-    (in_region(2**63 - 4), 400, OFFSET),
-    (in_region(60), 400, END),
-    (in_region(8, 2**63 - 8), 400, END),
-    (in_region(region="x"), 404, "Unable to find shared memory region: 'x'"),
-    (in_region(region=""), 404, "Unable to find shared memory region: ''"),
+INVALID = "INVALID_ARGUMENT"
+RANGES: list[tuple[dict[str, Any], str, str]] = [
+    (in_region(64), INVALID, OFFSET),
+    (in_region(2**63 - 4), INVALID, OFFSET),
+    (in_region(60), INVALID, END),
+    (in_region(8, 2**63 - 8), INVALID, END),
+    (in_region(region="x"), "NOT_FOUND", "Unable to find shared memory region: 'x'"),
+    (in_region(region=""), "NOT_FOUND", "Unable to find shared memory region: ''"),
     (
         {"shared_memory_region": "r"},
-        400,
+        INVALID,
         "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor "
         "'{}'",
     ),
 ]
 JSON_RANGES = [
-    *RANGES,
-    *((in_region(offset), 400, OFFSET) for offset in (2**63, 2**64 - 4)),
-    *((in_region(byte_size=size), 400, END) for size in (2**63, 2**64 - 4)),
+    *((in_region(offset), INVALID, OFFSET) for offset in (2**63, 2**64 - 4)),
+    *((in_region(byte_size=size), INVALID, END) for size in (2**63, 2**64 - 4)),
     *(
-        ({**in_region(), key: value}, 400, MISTYPED.format(key, "unsigned-integer", "unsigned-integer"))
+        ({**in_region(), key: value}, INVALID, MISTYPED.format(key, "unsigned-integer", "unsigned-integer"))
         for key in ("shared_memory_offset", "shared_memory_byte_size")
         for value in (-1, 2**64, 2**80, "8", None, 8.0, True)
     ),
     *(
         (
             {**in_region(), "shared_memory_region": value},
-            400,
+            INVALID,
             MISTYPED.format("shared_memory_region", "string", "string"),
         )
         for value in (None, 3, ["r"])
@@ -134,57 +125,47 @@ JSON_RANGES = [
 ]
 NOT_INT64 = "invalid value type for '{}' parameter for tensor '{}', expected int64_param."
 GRPC_RANGES = [
-    *RANGES,
-    (in_region(-1), 400, OFFSET),
-    (in_region(byte_size=-1), 400, END),
+    (in_region(-1), INVALID, OFFSET),
+    (in_region(byte_size=-1), INVALID, END),
     *(
-        ({**in_region(), key: value}, 400, NOT_INT64.replace("{}", key, 1))
+        ({**in_region(), key: value}, INVALID, NOT_INT64.replace("{}", key, 1))
         for key in ("shared_memory_offset", "shared_memory_byte_size")
         for value in ("8", True, 8.0, 2**64 - 4)
     ),
     (
         {**in_region(), "shared_memory_region": 3},
-        400,
+        INVALID,
         "invalid value type for 'shared_memory_region' parameter for tensor '{}', expected string_param.",
     ),
 ]
 
 
-@pytest.mark.parametrize(("where", "status", "message"), JSON_RANGES)
+OVER = [(over, *case) for over in TRANSPORTS for case in RANGES]
+OVER += [("HTTP", *case) for case in JSON_RANGES] + [("gRPC", *case) for case in GRPC_RANGES]
+
+
+@pytest.mark.parametrize(("over", "where", "code", "message"), OVER)
 def test_a_range_that_is_not_there_is_refused_for_inputs_and_outputs(
-    live: Live, region: Path, where: dict[str, Any], status: int, message: str
+    live: Live, region: Path, over: str, where: dict[str, Any], code: str, message: str
 ) -> None:
-    answer = live.infer("double", request(where))
-    assert (answer.status, answer.error) == (status, message.format("x"))
-    answer = live.infer("double", request(None, where))
-    assert (answer.status, answer.error) == (status, message.format("y"))
-
-
-@pytest.mark.parametrize(("where", "status", "message"), GRPC_RANGES)
-def test_a_range_that_is_not_there_is_refused_over_grpc(
-    channel: Channel, region: Path, where: dict[str, Any], status: int, message: str
-) -> None:
-    code = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND"}[status]
-    inputs = grpc_request(where).SerializeToString()
-    assert channel.error("ModelInfer", inputs) == (code, message.format("x"))
-    outputs = grpc_request(None, where).SerializeToString()
-    assert channel.error("ModelInfer", outputs) == (code, message.format("y"))
+    with connected(live, over) as client:
+        assert refused(client, where) == (code, message.format("x"))
+        assert refused(client, None, where) == (code, message.format("y"))
 
 
 @pytest.mark.parametrize("size", [4, 12])
-def test_a_range_of_another_size_than_the_tensor_is_refused(live: Live, region: Path, size: int) -> None:
-    assert live.infer("double", request(in_region(0, size))).error == (
-        "[request id: <id_unknown>] input byte size mismatch for input 'x' for model 'double'. Expected 8, "
-        f"got {size}"
+def test_a_range_of_another_size_than_the_tensor_is_refused(
+    transport: Transport, region: Path, size: int
+) -> None:
+    assert refused(transport, in_region(0, size))[1].endswith(
+        f"input byte size mismatch for input 'x' for model 'double'. Expected 8, got {size}"
     )
 
 
 @pytest.mark.parametrize("key", ["shared_memory_offset", "shared_memory_byte_size"])
-def test_a_range_without_a_region_is_refused(live: Live, channel: Channel, key: str) -> None:
+def test_a_range_without_a_region_is_refused(transport: Transport, key: str) -> None:
     message = f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor 'y'"
-    assert live.infer("double", request(None, {key: 8})).error == message
-    data = grpc_request(None, {key: 8}).SerializeToString()
-    assert channel.error("ModelInfer", data) == ("INVALID_ARGUMENT", message)
+    assert refused(transport, None, {key: 8}) == (INVALID, message)
 
 
 def test_a_tensor_has_one_source(live: Live, channel: Channel, region: Path) -> None:
@@ -210,15 +191,12 @@ def test_an_output_in_shared_memory_is_nothing_else(live: Live, region: Path, ot
     assert live.infer("double", request(None, in_region(binary_data=False))).status == 200
 
 
-def test_an_output_that_does_not_fit_is_the_clients_fault(live: Live, channel: Channel, region: Path) -> None:
+def test_an_output_that_does_not_fit_is_the_clients_fault(transport: Transport, region: Path) -> None:
     message = (
         "shared memory size specified with the request for output 'y' (4 bytes) should be at least 8 bytes "
         "to hold the results"
     )
-    answer = live.infer("double", request(None, in_region(32, 4)))
-    assert (answer.status, answer.error) == (400, message)
-    data = grpc_request(None, in_region(32, 4)).SerializeToString()
-    assert channel.error("ModelInfer", data) == ("INVALID_ARGUMENT", message)
+    assert refused(transport, None, in_region(32, 4)) == (INVALID, message)
     assert written(region, 32) == [8, 9]
 
 
@@ -232,31 +210,28 @@ def test_inputs_are_read_up_to_a_limit(tmp_path: Path) -> None:
 
 
 def test_a_region_that_is_registered_anew_is_the_one_that_is_read(
-    live: Live, channel: Channel, region: Path
+    live: Live, transport: Transport, region: Path
 ) -> None:
-    def ask(file: Path) -> tuple[int, Any]:
-        answer = live.infer("double", request(in_region(), in_region(32)))
-        return answer.status, written(file, 32) if answer.status == 200 else answer.error
+    def doubled(file: Path) -> list[float]:
+        ask(transport, in_region(), in_region(32))
+        return written(file, 32)
 
-    message = grpc_request(in_region(), in_region(32)).SerializeToString()
-    assert [ask(region), ask(region)] == 2 * [(200, [0, 2])]
-    channel.send("ModelInfer", message)
+    assert [doubled(region), doubled(region)] == [[0, 2]] * 2
     assert live.http("POST", f"{SYSTEM}/region/r/unregister").status == 200
     absent = "Unable to find shared memory region: 'r'"
-    assert ask(region) == (404, absent)
-    assert channel.error("ModelInfer", message) == ("NOT_FOUND", absent)
+    assert refused(transport, in_region(), in_region(32)) == ("NOT_FOUND", absent)
     with segment(8192, floats([5, 6]).tobytes()) as file:
         assert register(live, "r", key=file.name).status == 200
-        assert ask(file) == (200, [10, 12])
+        assert doubled(file) == [10, 12]
         file.write_bytes(floats([7, 8]).tobytes().ljust(8192, b"\0"))
-        channel.send("ModelInfer", message)
-        assert written(file, 32) == [14, 16]
+        assert doubled(file) == [14, 16]
 
 
+@pytest.mark.parametrize("columns", [20_000, 40_000])  # read by the event loop, and by the instance
 def test_a_large_input_is_read_anew_for_every_request_and_missed_when_its_file_has_shrunk(
-    tmp_path: Path,
+    tmp_path: Path, columns: int
 ) -> None:
-    rows, columns = 8, 20_000
+    rows = 8
     write_model(tmp_path, "wide", doubling("batch", columns), config="max_batch_size: 8")
     size = 4 * rows * columns
     item = {"name": "x", "datatype": "FP32", "shape": [rows, columns], "parameters": in_region(0, size)}

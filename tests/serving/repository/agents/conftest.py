@@ -1,20 +1,10 @@
 """What repository agents are tested with: a directory of agents, a journal, a place for temporary files."""
 
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.serving.repository.agents.journal import Journal
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary directories are made."""
-    directory = tmp_path / "temporary"
-    directory.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    return directory
 
 
 @pytest.fixture

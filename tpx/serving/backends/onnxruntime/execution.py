@@ -1,4 +1,4 @@
-"""Executors for NumPy arrays and for ONNX Runtime's own tensors, and the conversions that both need."""
+"""Executors for arrays in host and device memory and for ONNX Runtime's own tensors; their conversions."""
 
 import ctypes
 import math
@@ -18,6 +18,8 @@ from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
 _LENT_BYTES = 32 << 20
+_SHAPES_KEPT = 16
+"""Maximum number of cached buffers per input, for recurring shapes such as batch sizes."""
 _CPU = "CPUExecutionProvider"
 _NOT_BOUND: tuple[type[Exception], ...] = (ExecutionError, *ORT_ERRORS)
 _BFLOAT16 = 16  # in onnx.TensorProto.DataType
@@ -49,7 +51,8 @@ class Conversions:
         for name in self._scalars_out:
             arrays[name] = np.atleast_1d(arrays[name])
         for name in self._strings_out:
-            arrays[name] = _encode_strings(arrays[name])
+            encoded = [str(text).encode() for text in arrays[name].flat]
+            arrays[name] = np.array(encoded, dtype=np.object_).reshape(arrays[name].shape)
         return arrays
 
 
@@ -72,19 +75,17 @@ class LentOutputs:
     def lend(self, results: list[Any]) -> list[Any]:
         """Return the outputs of a run, as views of the runtime's memory or as copies."""
         for index, array in enumerate(results):
-            if array.nbytes > _LENT_UNCOUNTED_BYTES:
-                results[index] = self._lend_array(array)
+            if array.nbytes <= _LENT_UNCOUNTED_BYTES:
+                continue
+            while self._returned:
+                self._bytes -= self._refs.pop(id(self._returned.popleft()))[1]
+            if self._bytes + array.nbytes > _LENT_BYTES and self._bytes:
+                results[index] = array.copy()
+                continue
+            self._bytes += array.nbytes
+            reference = weakref.ref(array, self._returned.append)
+            self._refs[id(reference)] = reference, array.nbytes
         return results
-
-    def _lend_array(self, array: Array) -> Array:
-        while self._returned:
-            self._bytes -= self._refs.pop(id(self._returned.popleft()))[1]
-        if self._bytes + array.nbytes > _LENT_BYTES and self._bytes:
-            return array.copy()
-        self._bytes += array.nbytes
-        reference = weakref.ref(array, self._returned.append)
-        self._refs[id(reference)] = reference, array.nbytes
-        return array
 
 
 class ArrayExecutor:
@@ -169,6 +170,63 @@ class KeptBinding:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
 
 
+def can_bind(tensors: Sequence[OnnxTensor]) -> bool:
+    """Return whether all can be on a device: strings are on the CPU only, and NumPy has no bfloat16."""
+    return not {"BYTES", "BF16"} & {tensor.datatype for tensor in tensors}
+
+
+class BoundExecutor:
+    """Runs a session on a device, with reused buffers for inputs; only requested outputs are copied back."""
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        inputs: Sequence[OnnxTensor],
+        outputs: Sequence[OnnxTensor],
+        options: ort.RunOptions,
+        device: tuple[str, int],
+    ) -> None:
+        """`device` is ONNX Runtime's device type, such as "cuda", and the device number."""
+        self.session = session
+        self._binding = session.io_binding()
+        self._options = options
+        self._device = device
+        self._names = [tensor.name for tensor in outputs]
+        self._buffers: dict[str, dict[tuple[int, ...], ort.OrtValue]] = {tensor.name: {} for tensor in inputs}
+        self._conversions = Conversions(inputs, outputs)
+
+    def execute(self, inputs: Arrays) -> Arrays:
+        self._conversions.to_runtime(inputs)
+        binding = self._binding
+        try:
+            for name, array in inputs.items():
+                buffers = self._buffers[name]
+                buffer = buffers.get(array.shape)
+                if buffer is None:
+                    if len(buffers) == _SHAPES_KEPT:
+                        buffers.pop(next(iter(buffers)))
+                    buffer = buffers[array.shape] = ort.OrtValue.ortvalue_from_shape_and_type(
+                        array.shape, array.dtype.type, *self._device
+                    )
+                buffer.update_inplace(np.ascontiguousarray(array))  # it copies raw bytes and ignores strides
+                binding.bind_ortvalue_input(name, buffer)
+            for name in self._names:
+                binding.bind_output(name, *self._device)  # allocated by the run: its shape is not known yet
+            self.session.run_with_iobinding(binding, self._options)
+            results = binding.copy_outputs_to_cpu()
+        except ORT_ERRORS as exc:
+            raise ExecutionError(f"onnx runtime error: {exc}") from exc
+        finally:
+            # if the next request omits an optional input, it must not get this request's
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+        return self._conversions.from_runtime(dict(zip(self._names, results, strict=True)))
+
+    def close(self) -> None:
+        self._buffers.clear()
+        del self._binding, self.session
+
+
 class ValueExecutor:
     """Runs a session on ONNX Runtime's own tensors, which support bfloat16; NumPy does not."""
 
@@ -240,7 +298,3 @@ def _decode_strings(name: str, array: Array) -> Array:
     except UnicodeDecodeError as exc:
         raise InvalidRequest(f"input '{name}' is not UTF-8, which strings in ONNX are: {exc.reason}") from exc
     return np.array(text, dtype=np.object_).reshape(array.shape)
-
-
-def _encode_strings(array: Array) -> Array:
-    return np.array([str(text).encode() for text in array.flat], dtype=np.object_).reshape(array.shape)

@@ -20,8 +20,7 @@ from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import check_signature
-from tpx.serving.backends.onnxruntime.binding import BoundExecutor, can_bind
-from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, ValueExecutor
+from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, BoundExecutor, ValueExecutor, can_bind
 from tpx.serving.backends.onnxruntime.options import Threads, run_options, session_options, warn_of_unknown
 from tpx.serving.backends.onnxruntime.providers import (
     CPU,

@@ -24,12 +24,7 @@ from tpx.serving.backends.model_tensors import (
     complete_tensors,
     dims_of,
 )
-from tpx.serving.backends.openvino.execution import (
-    ERRORS,
-    InferRequestExecutor,
-    reason,
-    settings_of,
-)
+from tpx.serving.backends.openvino.execution import ERRORS, InferRequestExecutor, reason, settings_of
 from tpx.serving.backends.parameters import find_library
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -100,12 +95,7 @@ class OpenVinoModel:
         )
         if config.max_batch_size and not possible:
             log.info("the batch dimension of model '%s' is made variable", self._name)
-        complete_tensors(
-            config,
-            inputs,
-            outputs,
-            max_batch_size=config.max_batch_size or (max(1, default_max_batch_size) if possible else 0),
-        )
+        complete_tensors(config, inputs, outputs, max(1, default_max_batch_size) if possible else 0)
 
     def check(self, config: ModelConfig) -> None:
         check_all_required(config, "OpenVINO")

@@ -69,17 +69,6 @@ def settings_of(config: ModelConfig) -> OpenVinoSettings:
     )
     device = given.pop("TARGET_DEVICE", "") or "CPU"
     extension = given.pop("CPU_EXTENSION_PATH", "")
-    return OpenVinoSettings(
-        device=device,
-        properties=_read_properties(config, device, given),
-        extension=extension,
-        fixed_batch=fixed,
-        padded=padded,
-        reshaped=reshaped,
-    )
-
-
-def _read_properties(config: ModelConfig, device: str, given: dict[str, str]) -> dict[str, str]:
     properties: dict[str, str] = {}
     if _pop_yes_or_no(config.name, given, "HINT_BF16"):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"
@@ -100,7 +89,14 @@ def _read_properties(config: ModelConfig, device: str, given: dict[str, str]) ->
         # a stream computes one request at a time, so each instance needs its own
         if not {"NUM_STREAMS", "PERFORMANCE_HINT"} & properties.keys():
             properties["NUM_STREAMS"] = str(len(instance_specs(config)))
-    return properties
+    return OpenVinoSettings(
+        device=device,
+        properties=properties,
+        extension=extension,
+        fixed_batch=fixed,
+        padded=padded,
+        reshaped=reshaped,
+    )
 
 
 def _make_parameter_error(model: str, key: str, text: str, expected: str) -> ConfigError:

@@ -42,7 +42,7 @@ class WorkerConnection:
         self._filled = 0
         self._backlog: deque[tuple[memoryview, list[int]]] = deque()
         self._waiting: list[bytes] = []
-        self._ring = GrowingRing(self._create_outgoing)
+        self._ring = GrowingRing(lambda size: self._share_segment(size, frames.FROM_SERVER))
         self._incoming: Segment | None = None
         self._begun_at_the_end = 0
         self._progress: Segment | None = self._share_segment(_PROGRESS_BYTES, frames.PROGRESS)
@@ -79,9 +79,6 @@ class WorkerConnection:
     def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
         """Append tensors to the parts of the next frame. Raises OSError if there is no memory."""
         frames.add_tensors(parts, tensors, self._ring)
-
-    def _create_outgoing(self, size: int) -> Segment:
-        return self._share_segment(size, frames.FROM_SERVER)
 
     def _create_incoming(self, size: int) -> None:
         """Create a segment for the model's responses. Without memory the response becomes an error."""
@@ -125,10 +122,8 @@ class WorkerConnection:
     def _try_send(self, data: Buffer, fds: list[int]) -> int:
         try:
             sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
-        except BlockingIOError:
-            return 0
         except OSError:
-            return 0  # the peer has closed; the reader reports it
+            return 0  # the socket is full, or the peer has closed, which the reader reports
         _close_descriptors(fds)
         return sent
 
@@ -161,9 +156,6 @@ class WorkerConnection:
             self.close()
             return
         self._filled += count
-        self._dispatch_frames()
-
-    def _dispatch_frames(self) -> None:
         view, at, end = memoryview(self._buffer), 0, self._filled
         start = HEADER.size
         need = 0
@@ -180,10 +172,7 @@ class WorkerConnection:
                 if not self.open:
                     return
             at += start + size
-        self._keep_partial_frame(at, end, need)
-
-    def _keep_partial_frame(self, at: int, end: int, need: int) -> None:
-        """Keep the beginning of an incomplete frame in a buffer large enough for all of it."""
+        # keep the beginning of an incomplete frame in a buffer large enough for all of it
         rest = end - at
         if need > len(self._buffer) or (rest and len(self._buffer) - end < _READ_BYTES // 2):
             larger = bytearray(max(need, _READ_BYTES))

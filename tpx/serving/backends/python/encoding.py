@@ -26,12 +26,7 @@ from tpx.serving.stacking.sequences import (
 class SequenceTensors:
     """Controls and states of a model; most models have none."""
 
-    def __init__(
-        self,
-        stacking: Stacking | None = None,
-        *,
-        batched: bool = False,
-    ) -> None:
+    def __init__(self, stacking: Stacking | None = None, *, batched: bool = False) -> None:
         """Take the controls and states of models whose batches are stacked this way."""
         self._controls: Sequence[ControlTensor] = ()
         self.states: Sequence[SequenceState] = ()
@@ -79,7 +74,7 @@ class SequenceTensors:
                 )
             # a copy: a view would keep its block of shared memory for the whole sequence
             array = as_array(buffers[index], head.datatype, head.shape).copy()
-            request.sequence.states[state.input_name] = array[0] if self._batched else array
+            request.live_sequence.states[state.input_name] = array[0] if self._batched else array
 
 
 _OWN_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))

@@ -111,6 +111,8 @@ class PythonExecutor:
                 f"no shared memory for {self._settings.name}: {exc.strerror}", code=short_of(exc)
             ) from exc
         self._connection = connection
+        if process.exited >= 0:
+            self._loop.add_reader(process.exited, self._kill_survivors)
         self._services = Services(connection, self._host, self._settings.model)
         connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
         answer = await self._initialized
@@ -153,8 +155,16 @@ class PythonExecutor:
         if self._restarting is not None:
             await asyncio.wait([self._restarting], timeout=_KILLED_S)
 
+    def _kill_survivors(self) -> None:
+        """Kill what the exited process forked: it holds the socket open, which would hide the exit."""
+        assert self._process is not None
+        self._loop.remove_reader(self._process.exited)
+        self._process.kill()
+
     def _handle_exit(self) -> None:
         """Handle the exit of the process or the end of its socket."""
+        if self._process is not None and self._process.exited >= 0:
+            self._loop.remove_reader(self._process.exited)
         was_alive, self.alive = self.alive, False
         if self._services is not None:
             self._services.close()
@@ -259,11 +269,8 @@ class PythonExecutor:
         except OSError as exc:
             self._fail_unsent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
             return
-        except (
-            ValueError,
-            OverflowError,
-            struct.error,
-        ) as exc:  # not text, or a number out of range for a frame
+        except (ValueError, OverflowError, struct.error) as exc:
+            # not text, or a number out of range for a frame
             self._fail_unsent(held_batch, f"a request cannot be given to the model: {exc}")
             return
         self._batches[number] = held_batch
@@ -389,26 +396,21 @@ class PythonExecutor:
     def _handle_response(self, body: memoryview) -> None:
         handle, flags = frames.RESPONSE_START.unpack_from(body)
         held = self._held.get(handle)
-        if held is None:  # already answered with an error, or an empty row
-            self._drop_response(handle, empty=bool(flags & frames.EMPTY), body=body)
+        connection, at = self._connection, frames.RESPONSE_START.size
+        assert connection is not None
+        if held is None:
+            # already answered with an error, or an empty row: acknowledge it, so that the model continues
+            size = 0 if flags & frames.EMPTY else self._answers.skip(body, at, connection)[0]
+            credit = frames.CREDIT_BODY.pack(handle, size + frames.RESPONSE_BYTES)
+            connection.send(frames.CREDIT, [credit])
             return
         response = None
         if not flags & frames.EMPTY:
-            assert self._connection is not None
             held.request.head = held.head
-            response, _ = self._answers.take(held.request, body, frames.RESPONSE_START.size, self._connection)
+            response, _ = self._answers.take(held.request, body, at, connection)
         held.responded(response, final=bool(flags & frames.FINAL))
         if held.over:
             del self._held[handle]
-
-    def _drop_response(self, handle: int, *, empty: bool, body: memoryview) -> None:
-        """Drop a response, and acknowledge it so that the model continues."""
-        assert self._connection is not None
-        size = 0
-        if not empty:
-            size, _ = self._answers.skip(body, frames.RESPONSE_START.size, self._connection)
-        credit = frames.CREDIT_BODY.pack(handle, size + frames.RESPONSE_BYTES)
-        self._connection.send(frames.CREDIT, [credit])
 
 
 def _is_after(number: int, begun: int) -> bool:

@@ -19,17 +19,7 @@ _CREDIT_BYTES = 256 << 10
 class HeldBatch:
     """A batch in `execute`. When `execute` returns, some of its requests may be unanswered."""
 
-    __slots__ = (
-        "_again",
-        "_apart",
-        "_left",
-        "_released",
-        "batch",
-        "decoupled",
-        "held",
-        "on_cancel",
-        "sink",
-    )
+    __slots__ = ("_again", "_apart", "_left", "_released", "batch", "decoupled", "held", "on_cancel", "sink")
 
     def __init__(
         self, batch: Batch, sink: CompletionSink, on_cancel: Callable[[], None], *, decoupled: bool
@@ -69,7 +59,14 @@ class HeldBatch:
         self.held.clear()  # break the cycle: tensors are freed with their last reader, not by the collector
         self.sink.released(self.batch)
         if self.decoupled:
-            self._count_decoupled()
+            # count the execution now; requests of a decoupled model count with their last response
+            batch = self.batch
+            if batch.computed_ns:
+                batch.ended_ns = batch.computed_ns
+                batch.empty += batch.size
+                batch.size = 0
+                batch.requests = []
+                self.sink.answered(batch)
         elif not self._left:
             self._count_execution()
         for request in self._again:
@@ -130,16 +127,6 @@ class HeldBatch:
                 self._split_failed(response.error, ran=ran)
                 break
         self.sink.answered(batch)
-
-    def _count_decoupled(self) -> None:
-        """Count the execution now; requests of a decoupled model count with their last response."""
-        batch = self.batch
-        if batch.computed_ns:
-            batch.ended_ns = batch.computed_ns
-            batch.empty += batch.size
-            batch.size = 0
-            batch.requests = []
-            self.sink.answered(batch)
 
     def _split_failed(self, error: TpxError | None, *, ran: bool) -> None:
         """Count each failed request by itself, and all of them as one execution."""

@@ -12,12 +12,13 @@ import hashlib
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,8 +43,8 @@ class Interpreter:
 class ChildProcess:
     """A worker process, the socket to it, and its lifeline.
 
-    The lifeline is a pipe that closes when this process exits; the kernel then kills the worker, whatever its
-    code is doing.
+    The lifeline is a pipe that closes when this process exits; the kernel then kills the worker and what it
+    started, whatever its code is doing.
     """
 
     def __init__(self, interpreter: Interpreter, directory: Path) -> None:
@@ -70,22 +71,30 @@ class ChildProcess:
                     f"cannot start '{interpreter.path}': {exc.strerror}", code=short_of(exc)
                 ) from exc
             own_ends.pop_all()
+        self.exited = -1
+        """Descriptor that is readable once the process has exited; -1 if the kernel has none."""
+        with suppress(OSError):
+            self.exited = os.pidfd_open(self._process.pid)
 
     def end(self, timeout_s: float) -> int:
         """Wait until the process exits, kill it after `timeout_s`, and return its status."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             return self._process.wait()
         finally:
-            lifeline, self._lifeline = self._lifeline, -1
-            if lifeline >= 0:
-                os.close(lifeline)
+            self.kill()
+            for descriptor in (self._lifeline, self.exited):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._lifeline = self.exited = -1
 
     def kill(self) -> None:
-        """Kill the process."""
-        self._process.kill()
+        """Kill the process and those that it started, unless it has ended."""
+        if self._lifeline >= 0:  # later, another process may have its number
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def short_of(exc: OSError) -> Code | None:
@@ -104,7 +113,6 @@ class Restarts:
 
     def __init__(self) -> None:
         self._deaths: deque[int] = deque(maxlen=_MOST)
-        self.given_up = False
 
     def pardon(self) -> float:
         """Discount the last death, for lack of memory or descriptors; return the delay in seconds."""
@@ -116,7 +124,6 @@ class Restarts:
         self._deaths.append(now_ns)
         recent = sum(now_ns - at <= _WITHIN_NS for at in self._deaths)
         if recent >= _MOST:
-            self.given_up = True
             return None
         return float(min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 4 ** (recent - 1)))
 

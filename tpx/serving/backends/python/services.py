@@ -213,7 +213,19 @@ class Services:
         elif kind == frames.TAKEN:
             self._calls.taken(*frames.CREDIT_BODY.unpack(body))
         elif kind == frames.CONTROL:
-            self._handle_control(json.loads(bytes(body)))
+            words = json.loads(bytes(body))
+            verb, number = words["verb"], words["number"]
+            if verb in ("load", "unload"):
+                task = asyncio.get_running_loop().create_task(self._load_or_unload(number, words))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return
+            try:
+                value = self._verbs[verb](words)
+            except TpxError as exc:
+                self._send_result(number, {"error": exc.message})
+            else:
+                self._send_result(number, {"value": value})
         else:
             raise ValueError(f"there is no frame {kind}")
 
@@ -228,20 +240,6 @@ class Services:
         for family in self._families.values():
             self._host.metrics.drop_family(family)
         self._families.clear()
-
-    def _handle_control(self, words: JsonObject) -> None:
-        verb, number = words["verb"], words["number"]
-        if verb in ("load", "unload"):
-            task = asyncio.get_running_loop().create_task(self._load_or_unload(number, words))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        try:
-            value = self._verbs[verb](words)
-        except TpxError as exc:
-            self._send_result(number, {"error": exc.message})
-        else:
-            self._send_result(number, {"value": value})
 
     def _send_result(self, number: int, answer: JsonObject) -> None:
         if number and self._connection.open:

@@ -117,18 +117,15 @@ class Staging:
     def tensor(self, array: Array) -> torch.Tensor:
         if not self._pinned or not array.nbytes:
             return torch.from_numpy(array.copy()).to(self._device)
-        staged = self._take_buffer(array.nbytes)[: array.nbytes]
+        if self._next == len(self._buffers):
+            self._buffers.append(torch.empty(0, dtype=torch.uint8))
+        if self._buffers[self._next].numel() < array.nbytes:
+            self._buffers[self._next] = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=True)
+        self._next += 1
+        staged = self._buffers[self._next - 1][: array.nbytes]
         np.copyto(staged.numpy().view(array.dtype).reshape(array.shape), array)
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
         return staged.view(dtype).reshape(array.shape).to(self._device, non_blocking=True)
-
-    def _take_buffer(self, size_bytes: int) -> torch.Tensor:
-        if self._next == len(self._buffers):
-            self._buffers.append(torch.empty(0, dtype=torch.uint8))
-        if self._buffers[self._next].numel() < size_bytes:
-            self._buffers[self._next] = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-        self._next += 1
-        return self._buffers[self._next - 1]
 
 
 class RecordedGraph:

@@ -101,7 +101,6 @@ class ExportedProgram(Program):
             # the graph checks its inputs itself; flat arguments halve the cost of a call
             module.graph.set_codegen(torch.fx.graph.CodeGen())
             module.recompile()
-        self._module = module
         self._call = module.forward if self.flat else module
 
     def compile(self, options: JsonObject) -> None:

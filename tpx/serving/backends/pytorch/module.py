@@ -78,7 +78,6 @@ log = logging.getLogger(__name__)
 CLASS_PARAMETER = "MODULE_CLASS"
 _numbers = count()
 _DICTS = ("dict[", "Dict[", "typing.Dict[", "Mapping[", "typing.Mapping[", "collections.abc.Mapping[")
-_LISTS = ("list[str]", "List[str]", "typing.List[str]")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -122,10 +121,7 @@ class ModuleProgram(Program):
         )
         any_number = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
         self._any = any_number and not named and not keywords
-        slots = [
-            TensorSlot(name=p.name, required=p.default is p.empty, strings=_format_annotation(p) in _LISTS)
-            for p in (*named, *keywords)
-        ]
+        slots = [TensorSlot(name=p.name, required=p.default is p.empty) for p in (*named, *keywords)]
         self.interface = Interface(arguments=None if self._dict or self._any else tuple(slots))
 
     def compile(self, options: JsonObject) -> None:
@@ -215,7 +211,6 @@ def _format_annotation(parameter: inspect.Parameter) -> str:
     return annotation if isinstance(annotation, str) else str(annotation)
 
 
-_STRINGS = "List[str]"
 _DICT = "Dict[str, Tensor]"
 
 
@@ -257,7 +252,7 @@ class TorchScriptProgram(Program):
 def _make_slot(argument: Any, model: str) -> TensorSlot:
     kind = str(argument.type)
     optional = argument.has_default_value() or kind.startswith("Optional[")
-    if kind not in ("Tensor", _STRINGS) and not optional:
+    if kind not in ("Tensor", "List[str]") and not optional:
         if kind.startswith("Dict["):
             raise ConfigError(
                 f"unable to load model '{model}', its forward takes the dict '{argument.name}' ({kind}) "
@@ -268,4 +263,4 @@ def _make_slot(argument: Any, model: str) -> TensorSlot:
             f"'{argument.name}'. Only a single input of type Dict(str, Tensor) or input(s) of type Tensor "
             "are supported."
         )
-    return TensorSlot(name=argument.name, required=not optional, strings=kind == _STRINGS)
+    return TensorSlot(name=argument.name, required=not optional)

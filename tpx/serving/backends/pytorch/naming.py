@@ -48,13 +48,13 @@ def input_positions(config: ModelConfig, interface: Interface) -> dict[str, int]
     if interface.arguments is None:
         positions = _parse_indices([*names, *added]) or {name: at for at, name in enumerate([*names, *added])}
         _check_states(config, "input_name", positions, named=True)
-        return _check_positions(config, "input", positions, len(positions))
+        return _check_positions(config, positions, len(positions))
     known = _index_slots(interface.arguments)
     positions = _choose_positions(config, "input", names, known)
     _check_states(config, "input_name", known, named=_is_named(positions, known))
     positions |= {name: _find_added_position(config, name, known) for name in added}
     _check_count(config, positions, interface.arguments)
-    return _check_positions(config, "input", positions, len(interface.arguments))
+    return _check_positions(config, positions, len(interface.arguments))
 
 
 def _find_added_position(config: ModelConfig, name: str, known: Mapping[str, int]) -> int:
@@ -161,17 +161,17 @@ def _check_count(config: ModelConfig, positions: Mapping[str, int], arguments: S
     )
 
 
-def _check_positions(config: ModelConfig, kind: str, positions: dict[str, int], count: int) -> dict[str, int]:
+def _check_positions(config: ModelConfig, positions: dict[str, int], count: int) -> dict[str, int]:
     taken: dict[int, str] = {}
     for name, position in positions.items():
         if position >= count:
             raise ConfigError(
-                f"model '{config.name}': {kind} '{name}' refers to index {position}, but the model has "
-                f"{count} {kind}s, counted from 0"
+                f"model '{config.name}': input '{name}' refers to index {position}, but the model has "
+                f"{count} inputs, counted from 0"
             )
         if position in taken:
             raise ConfigError(
-                f"model '{config.name}': {kind}s '{taken[position]}' and '{name}' both refer to index "
+                f"model '{config.name}': inputs '{taken[position]}' and '{name}' both refer to index "
                 f"{position}"
             )
         taken[position] = name

@@ -59,6 +59,10 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
     for key, reason in _REFUSED.items():
         if key in given.words:
             raise ConfigError(f"model '{config.name}': parameter {key} is not supported: {reason}")
+    most = max(1, config.max_batch_size)
+    words = [word.strip() for word in given.words.get(GRAPHS, "").split(",") if word.strip()]
+    if not all(word.isdecimal() and 0 < int(word) <= most for word in words):
+        raise given.wrong(GRAPHS, f"batch sizes from 1 to max_batch_size ({most}), with commas between")
     settings = PytorchSettings(
         optimized_execution=not given.switch("DISABLE_OPTIMIZED_EXECUTION", default=False),
         jit_executor=given.switch("ENABLE_JIT_EXECUTOR", default=None),
@@ -72,7 +76,7 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
         inter_op_threads=_read_thread_count(given, *_INTER),
         compile_options=_read_compile_options(given),
         class_name=given.words.get(CLASS, ""),
-        graph_batch_sizes=_read_graph_sizes(given, max(1, config.max_batch_size)),
+        graph_batch_sizes=tuple(sorted({int(word) for word in words})),
     )
     file = f"the model's file is: {kind.value}"
     effects = {
@@ -119,13 +123,6 @@ def _read_compile_options(given: GivenParameters) -> JsonObject | None:
     if "model" in options:
         raise ConfigError(f"{given.where}: 'model' is not an optional parameter for 'torch.compile'")
     return options
-
-
-def _read_graph_sizes(given: GivenParameters, most: int) -> tuple[int, ...]:
-    words = [word.strip() for word in given.words.get(GRAPHS, "").split(",") if word.strip()]
-    if not all(word.isdecimal() and 0 < int(word) <= most for word in words):
-        raise given.wrong(GRAPHS, f"batch sizes from 1 to max_batch_size ({most}), with commas between")
-    return tuple(sorted({int(word) for word in words}))
 
 
 Switch = Callable[[bool], Any]

@@ -109,8 +109,6 @@ class TensorSlot:
     """Shape with -1 for variable dimensions; None if the file does not specify it."""
     required: bool = True
     """True for an argument without a default."""
-    strings: bool = False
-    """True for a list of strings instead of a tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,12 +117,7 @@ class TensorFlowModel:
                 f"unable to autofill for '{self._name}', configuration specified max-batch "
                 f"{config.max_batch_size} but model signature does not support batching"
             )
-        complete_tensors(
-            config,
-            inputs,
-            outputs,
-            max_batch_size=config.max_batch_size or (max(1, default_max_batch_size) if possible else 0),
-        )
+        complete_tensors(config, inputs, outputs, max(1, default_max_batch_size) if possible else 0)
 
     def check(self, config: ModelConfig) -> None:
         check_all_required(config, "TensorFlow")
@@ -141,7 +136,15 @@ class TensorFlowModel:
             )
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [bound for bound in self._outputs if bound.tensor.name in used]
-        taken = self._take_session(spec)
+        # a session on the device with room for another instance, or a new one
+        place = spec.kind, spec.device_id
+        with self._lock:
+            sessions = [used for used in self._used if used.place == place]
+            taken = next((used for used in sessions if used.instances < self._settings.sharing), None)
+            if taken is None:
+                taken = _Used(session=self._load_session(spec), place=place)
+                self._used.append(taken)
+            taken.instances += 1
         try:
             call = taken.session.call(
                 [bound.place for bound in self._inputs], [bound.place for bound in outputs]
@@ -157,18 +160,6 @@ class TensorFlowModel:
         for used in self._used:
             used.session.close()
         self._used.clear()
-
-    def _take_session(self, spec: InstanceSpec) -> "_Used":
-        """Return a session on the instance's device with room for another instance, or a new one."""
-        place = spec.kind, spec.device_id
-        with self._lock:
-            sessions = [used for used in self._used if used.place == place]
-            taken = next((used for used in sessions if used.instances < self._settings.sharing), None)
-            if taken is None:
-                taken = _Used(session=self._load_session(spec), place=place)
-                self._used.append(taken)
-            taken.instances += 1
-        return taken
 
     def _release_session(self, taken: "_Used") -> None:
         """Release an instance's use of a session; an unused session is closed unless it is the first."""

@@ -61,33 +61,6 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     given = parameters.words
     inter = given.get("TF_NUM_INTER_THREADS")
     level = config.optimization.graph.level
-    return TensorFlowSettings(
-        intra_threads=_parse_count(config.name, given, "TF_NUM_INTRA_THREADS"),
-        inter_threads=None if inter is None else _parse_count(config.name, given, "TF_NUM_INTER_THREADS"),
-        per_session_threads=parameters.switch("TF_USE_PER_SESSION_THREADS", default=False),
-        signature=given.get("TF_SIGNATURE_DEF", ""),
-        tag=given.get("TF_GRAPH_TAG", "") or "serve",
-        init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
-        sharing=_parse_count(config.name, given, "MAX_SESSION_SHARE_COUNT", 1),
-        jit="ON_2" if level > 1 else _JIT.get(level, "DEFAULT"),
-        mixed_precision=_has_mixed_precision(config),
-        soft_placement=options.switch("allow-soft-placement", default=True),
-        gpu_memory_fraction=_parse_memory_fraction(backend),
-    )
-
-
-def _parse_count(model: str, given: Mapping[str, str], key: str, least: int = 0) -> int:
-    text = given.get(key, str(least))
-    expected = "positive number" if least else "non-negative number"
-    if text.isascii() and text.isdigit():
-        if len(text) > 10 or int(text) >= 2**31:  # TensorFlow takes 32-bit signed integers
-            expected = "less than 2^31"
-        elif int(text) >= least:
-            return int(text)
-    raise ConfigError(f"parameter '{key}' must be {expected} for TensorFlow model '{model}', got '{text}'")
-
-
-def _parse_memory_fraction(backend: Mapping[str, str]) -> float:
     version = backend.get("version", "2")
     if version != "2":
         raise ConfigError(f"--backend-config tensorflow,version={version}: tpx serves with TensorFlow 2 only")
@@ -100,10 +73,6 @@ def _parse_memory_fraction(backend: Mapping[str, str]) -> float:
         raise ConfigError(
             f"--backend-config tensorflow,gpu-memory-fraction must be between 0 and 1, got '{text}'"
         )
-    return fraction
-
-
-def _has_mixed_precision(config: ModelConfig) -> bool:
     accelerators = config.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         raise ConfigError(
@@ -119,7 +88,30 @@ def _has_mixed_precision(config: ModelConfig) -> bool:
             raise ConfigError(
                 f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested"
             )
-    return bool(accelerators.gpu_execution_accelerator)
+    return TensorFlowSettings(
+        intra_threads=_parse_count(config.name, given, "TF_NUM_INTRA_THREADS"),
+        inter_threads=None if inter is None else _parse_count(config.name, given, "TF_NUM_INTER_THREADS"),
+        per_session_threads=parameters.switch("TF_USE_PER_SESSION_THREADS", default=False),
+        signature=given.get("TF_SIGNATURE_DEF", ""),
+        tag=given.get("TF_GRAPH_TAG", "") or "serve",
+        init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
+        sharing=_parse_count(config.name, given, "MAX_SESSION_SHARE_COUNT", 1),
+        jit="ON_2" if level > 1 else _JIT.get(level, "DEFAULT"),
+        mixed_precision=bool(accelerators.gpu_execution_accelerator),
+        soft_placement=options.switch("allow-soft-placement", default=True),
+        gpu_memory_fraction=fraction,
+    )
+
+
+def _parse_count(model: str, given: Mapping[str, str], key: str, least: int = 0) -> int:
+    text = given.get(key, str(least))
+    expected = "positive number" if least else "non-negative number"
+    if text.isascii() and text.isdigit():
+        if len(text) > 10 or int(text) >= 2**31:  # TensorFlow takes 32-bit signed integers
+            expected = "less than 2^31"
+        elif int(text) >= least:
+            return int(text)
+    raise ConfigError(f"parameter '{key}' must be {expected} for TensorFlow model '{model}', got '{text}'")
 
 
 # silence a warning at every load: the newer loader that it recommends is slower
@@ -138,7 +130,22 @@ class GraphSession:
         self._own_thread = settings.inter_threads is None
         self._device = f"/device:GPU:{spec.device_id}" if spec.kind == "KIND_GPU" else None
         self.graph = tf.Graph()
-        self._session = tf.compat.v1.Session(graph=self.graph, config=_make_session_config(settings, spec))
+        config = tf.compat.v1.ConfigProto(
+            intra_op_parallelism_threads=settings.intra_threads,
+            inter_op_parallelism_threads=settings.inter_threads or 0,
+            use_per_session_threads=settings.per_session_threads,
+            allow_soft_placement=settings.soft_placement,
+        )
+        if spec.kind == "KIND_CPU":
+            config.device_count["GPU"] = 0
+        config.gpu_options.allow_growth = not settings.gpu_memory_fraction
+        config.gpu_options.per_process_gpu_memory_fraction = settings.gpu_memory_fraction
+        optimizer = config.graph_options.optimizer_options
+        optimizer.global_jit_level = optimizer.GlobalJitLevel.Value(settings.jit)
+        if settings.mixed_precision:
+            rewrite = config.graph_options.rewrite_options
+            rewrite.auto_mixed_precision = rewrite.Toggle.Value("ON")
+        self._session = tf.compat.v1.Session(graph=self.graph, config=config)
 
     def load_saved_model(self, path: Path, tag: str) -> dict[str, Any]:
         """Load a SavedModel with its variables and tables; return its signatures by name."""
@@ -196,25 +203,6 @@ def init_ops_of(settings: TensorFlowSettings, model: str, directory: Path) -> li
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise ConfigError(f"'{path}' of model '{model}' must be an object with one list of names, 'init_ops'")
     return names
-
-
-def _make_session_config(settings: TensorFlowSettings, spec: InstanceSpec) -> Any:
-    config = tf.compat.v1.ConfigProto(
-        intra_op_parallelism_threads=settings.intra_threads,
-        inter_op_parallelism_threads=settings.inter_threads or 0,
-        use_per_session_threads=settings.per_session_threads,
-        allow_soft_placement=settings.soft_placement,
-    )
-    if spec.kind == "KIND_CPU":
-        config.device_count["GPU"] = 0
-    config.gpu_options.allow_growth = not settings.gpu_memory_fraction
-    config.gpu_options.per_process_gpu_memory_fraction = settings.gpu_memory_fraction
-    optimizer = config.graph_options.optimizer_options
-    optimizer.global_jit_level = optimizer.GlobalJitLevel.Value(settings.jit)
-    if settings.mixed_precision:
-        rewrite = config.graph_options.rewrite_options
-        rewrite.auto_mixed_precision = rewrite.Toggle.Value("ON")
-    return config
 
 
 DATATYPES = {tf.as_dtype(kind).as_datatype_enum: name for kind, name in NUMPY_NAMES.items()}

@@ -90,7 +90,7 @@ class TensorRtModel:
                 f"{config.max_batch_size} but TensorRT engine only supports max-batch {most}"
             )
         inputs, outputs = self._facts.inputs, self._facts.outputs
-        complete_tensors(config, inputs, outputs, max_batch_size=config.max_batch_size or most)
+        complete_tensors(config, inputs, outputs, most)
         for items, tensors in ((config.input, inputs), (config.output, outputs)):
             shaping = {each.name for each in tensors if each.is_shape}
             for item in items:

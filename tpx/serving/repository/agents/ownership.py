@@ -43,7 +43,19 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
     """Create the agent of this name. Raises LoadError, or ConfigError if there is no such agent."""
     file = _find_agent_file(name, directory, "agent.py")
     if file is not None:
-        return _import_agent(name, file)
+        # import it anew for every load, so that a fix needs no restart
+        origin = f"repository agent '{name}' is '{file}'"
+        module_name = f"tpx_repository_agent_{name}"
+        spec = importlib.util.spec_from_file_location(module_name, file)
+        if spec is None or spec.loader is None:
+            raise LoadError(f"{origin}, which is not a Python module")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module  # dataclasses and pickle look for it there
+        with foreign(f"{origin}, which cannot be imported: "):
+            spec.loader.exec_module(module)
+        if not hasattr(module, CLASS):
+            raise LoadError(f"{origin}, which has no class {CLASS}")
+        return cast("RepositoryAgent", made(origin, getattr(module, CLASS), AGENTS.needs))
     found = make(AGENTS, name)
     if found is not None:
         return cast("RepositoryAgent", found)
@@ -70,22 +82,6 @@ def _find_agent_file(name: str, directory: Path, file: str) -> Path | None:
         return None
     path = directory / name / file
     return path if path.is_file() else None
-
-
-def _import_agent(name: str, file: Path) -> RepositoryAgent:
-    """Import an agent from its file, anew for every load, so that a fix needs no restart."""
-    origin = f"repository agent '{name}' is '{file}'"
-    module_name = f"tpx_repository_agent_{name}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    if spec is None or spec.loader is None:
-        raise LoadError(f"{origin}, which is not a Python module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses and pickle look for it there
-    with foreign(f"{origin}, which cannot be imported: "):
-        spec.loader.exec_module(module)
-    if not hasattr(module, CLASS):
-        raise LoadError(f"{origin}, which has no class {CLASS}")
-    return cast("RepositoryAgent", made(origin, getattr(module, CLASS), AGENTS.needs))
 
 
 log = logging.getLogger(__name__)
@@ -136,7 +132,17 @@ class Ownership:
             for each, one in found:
                 model = AgentModel(config.name, deepcopy(config), each.parameters, location, private_parent)
                 self._notified.append((each.name, one, model))
-                _run_load_action(each.name, one, model)
+                where = f"repository agent '{each.name}' of model '{model.name}'"
+                try:
+                    with foreign():
+                        one.act(AgentAction.LOAD, model)
+                except ConfigError as exc:
+                    raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
+                except TpxError as exc:
+                    if not isinstance(exc.__cause__, TpxError | OSError | None):
+                        # the traceback helps the agent's author
+                        log.error("%s fails at LOAD", where, exc_info=exc.__cause__)
+                    raise LoadError(f"{where}: {exc.message}", code=exc.code) from exc
                 model.settle()
                 location = model.location
         return location
@@ -186,17 +192,3 @@ class Ownership:
                 except TpxError as exc:
                     fault = f"fails at {action.value} of model '{model.name}': {exc.message}"
                     log.error("repository agent '%s' %s", name, fault)
-
-
-def _run_load_action(name: str, one: RepositoryAgent, model: AgentModel) -> None:
-    where = f"repository agent '{name}' of model '{model.name}'"
-    try:
-        with foreign():
-            one.act(AgentAction.LOAD, model)
-    except ConfigError as exc:
-        raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
-    except TpxError as exc:
-        if not isinstance(exc.__cause__, TpxError | OSError | None):
-            # the traceback helps the agent's author
-            log.error("%s fails at LOAD", where, exc_info=exc.__cause__)
-        raise LoadError(f"{where}: {exc.message}", code=exc.code) from exc

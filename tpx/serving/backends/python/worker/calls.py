@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -67,7 +66,6 @@ class Calls:
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         self._asked: dict[int, Any] = {}
-        self._lock = threading.Lock()
 
     def begin(self, request: InferenceRequest, call: _Call, *, decoupled: bool) -> int:
         """Send a request. Raises TritonModelException."""

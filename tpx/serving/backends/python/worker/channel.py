@@ -171,23 +171,20 @@ class Channel:
                 fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
                 self._fds += fds
         if self._rest:
-            data = self._complete_frame(data)
+            # prepend the incomplete data of the last read; the rest of a large frame is read at once
+            parts = [self._rest, data]
+            have = len(self._rest) + len(data)
+            if have >= HEADER.size:
+                start = b"".join(parts) if len(self._rest) < HEADER.size else self._rest
+                need = HEADER.size + HEADER.unpack_from(start)[0]
+                while have < need:
+                    more = self._sock.recv(min(need - have, 1 << 20), socket.MSG_WAITALL)
+                    if not more:
+                        raise ServerGone
+                    parts.append(more)
+                    have += len(more)
+            data = b"".join(parts)
         self._handle_frames(data)
-
-    def _complete_frame(self, data: bytes) -> bytes:
-        """Prepend the incomplete data of the last read; the rest of a large frame is read at once."""
-        parts = [self._rest, data]
-        have = len(self._rest) + len(data)
-        if have >= HEADER.size:
-            start = b"".join(parts) if len(self._rest) < HEADER.size else self._rest
-            need = HEADER.size + HEADER.unpack_from(start)[0]
-            while have < need:
-                more = self._sock.recv(min(need - have, 1 << 20), socket.MSG_WAITALL)
-                if not more:
-                    raise ServerGone
-                parts.append(more)
-                have += len(more)
-        return b"".join(parts)
 
     def _handle_frames(self, data: bytes) -> None:
         view, at, end = memoryview(data), 0, len(data)

@@ -69,7 +69,11 @@ class Capsule:
         self._capsule: Any = capsule
         tensor = self._managed.tensor
         self.shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-        self.datatype, self._dtype = _find_datatype(tensor)
+        types = _TYPES.get((tensor.code, tensor.bits))
+        if types is None or tensor.lanes != 1:
+            words = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+            raise TritonModelException(f"DLPack data type ({words}) is not supported.")
+        self.datatype, self._dtype = types
         self.on_host = tensor.device_type in (_CPU, _CUDA_HOST)
         if tensor.device_type not in (_CPU, _CUDA, _CUDA_HOST):
             raise TritonModelException(
@@ -109,11 +113,3 @@ class Capsule:
         # a capsule that was not consumed frees its tensor itself
         if getattr(self, "_address", 0) and self._capsule is None and self._managed.deleter:
             self._managed.deleter(self._address)
-
-
-def _find_datatype(tensor: _DLTensor) -> tuple[str, str]:
-    types = _TYPES.get((tensor.code, tensor.bits))
-    if types is None or tensor.lanes != 1:
-        words = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
-        raise TritonModelException(f"DLPack data type ({words}) is not supported.")
-    return types

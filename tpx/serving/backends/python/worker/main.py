@@ -35,10 +35,12 @@ def main(descriptor: int, lifeline: int) -> None:
     latter.
     """
     if sys.platform == "linux":
-        # the kernel kills this process when the other end closes, even if the model holds the GIL
+        # the kernel kills this process group when the other end closes, even if the model holds the GIL
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    for end in (descriptor, lifeline):
+        os.set_inheritable(end, False)  # programs that the model starts must not hold them open
     sock = socket.socket(fileno=descriptor)
     threading.Thread(target=_die_with_server, args=(descriptor,), name="tpx-watch", daemon=True).start()
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):

@@ -33,19 +33,15 @@ def create_segment(size: int) -> int:
     fd = os.memfd_create("tpx_backend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
-        _seal_size(fd)
+        if sys.platform == "linux":
+            import fcntl
+
+            add_seals, never_shrink, never_grow = 1033, 2, 4
+            fcntl.fcntl(fd, add_seals, never_shrink | never_grow)
     except OSError:
         os.close(fd)
         raise
     return fd
-
-
-def _seal_size(fd: int) -> None:
-    if sys.platform == "linux":
-        import fcntl
-
-        add_seals, never_shrink, never_grow = 1033, 2, 4
-        fcntl.fcntl(fd, add_seals, never_shrink | never_grow)
 
 
 def segment_size_for(block: int, before: int) -> int:
@@ -126,18 +122,7 @@ class Ring:
         blocks = self._blocks
         while blocks and not memory[blocks[0][0]]:
             blocks.popleft()
-        at = self._find_place(_ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT)
-        start = at + _ALIGNMENT
-        memory[at] = 1
-        if size >= 1 << 16:
-            # numpy copies without the interpreter lock
-            target = np.frombuffer(memory, np.uint8, size, start)
-            np.copyto(target, np.frombuffer(data, np.uint8))
-        else:
-            memory[start : start + size] = memoryview(data).cast("B")
-        return start
-
-    def _find_place(self, need: int) -> int:
+        need = _ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT
         segment, blocks = self._segment, self._blocks
         assert segment is not None
         at = self._at if blocks else 0
@@ -150,7 +135,15 @@ class Ring:
             at = 0
         self._at = at + need
         blocks.append((at, need))
-        return at
+        start = at + _ALIGNMENT
+        memory[at] = 1
+        if size >= 1 << 16:
+            # numpy copies without the interpreter lock
+            target = np.frombuffer(memory, np.uint8, size, start)
+            np.copyto(target, np.frombuffer(data, np.uint8))
+        else:
+            memory[start : start + size] = memoryview(data).cast("B")
+        return start
 
 
 class GrowingRing:
