@@ -1,10 +1,10 @@
-"""Fail a CI job when a model misses its objective (exit 4) or became slower than the baseline (exit 5).
+"""Fail a CI job when a model misses its objective (exit 4) or is slower than the baseline (exit 5).
 
     pip install 'tpx[onnx]'
     tpx quickstart models --models mnist
     python examples/ci_gate.py models mnist --slo 'p99<50ms' --baseline baseline.json
 
-The first run writes the baseline, which belongs into the cache of the job.
+The first run writes the baseline; keep it in the job's cache.
 """
 
 import argparse

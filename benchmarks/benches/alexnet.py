@@ -15,8 +15,8 @@ from benchmarks.results import Cell, Sample, compare
 from benchmarks.setting import Setting
 from tpx.errors import MeasurementError
 from tpx.perf.levels import LevelRange
+from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
-from tpx.perf.run import event_loop
 from tpx.perf.run import run as run_perf
 
 NAME = "alexnet"

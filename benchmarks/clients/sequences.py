@@ -12,7 +12,7 @@ from benchmarks.payloads import GRPC_PATH
 from benchmarks.results import Sample
 from benchmarks.servers import Server
 from tpx.errors import MeasurementError
-from tpx.perf.run import event_loop
+from tpx.perf.loops import event_loop
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.tensors import Tensor
