@@ -81,11 +81,11 @@ class Child:
 
     @property
     def engine(self) -> psutil.Process:
-        """The process that computes: the child itself, or the first that it has started."""
+        """The process that computes: the child itself, or the one of its children that is called so."""
         process = psutil.Process(self.pid)
         if not self._has_frontends:
             return process
-        return min(process.children(), key=lambda each: (each.create_time(), each.pid))  # pids start over
+        return next(each for each in process.children() if each.name() == "tpx-engine")
 
     @property
     def processes(self) -> list[psutil.Process]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from tpx.errors import UsageError
@@ -264,6 +265,11 @@ def _ignore_signal(number: int, frame: object) -> None:
     """Do nothing: the wake-up file descriptor reports the signal."""
 
 
+def _name_process(name: str) -> None:
+    """Show a child's part in `ps` and `top`, in at most 15 bytes."""
+    Path("/proc/self/comm").write_text("tpx-" + name.removeprefix("the ").replace(" ", "-"))
+
+
 def _run_child(child: _Child, parent: int) -> NoReturn:
     """Run the child's code; never returns to the supervisor's."""
     status = 1
@@ -273,6 +279,7 @@ def _run_child(child: _Child, parent: int) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         end_with(parent)
         os.setsid()  # a terminal's signals are for the supervisor
+        _name_process(child.name)
         status = child.run()
     except BaseException:
         log.exception("%s has failed", child.name)
