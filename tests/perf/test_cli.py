@@ -119,7 +119,7 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
         ),
         (
             ["-m", "net", "-f", "/no/such/folder/a.csv"],
-            "Error: -f /no/such/folder/a.csv: no file can be written there",
+            "Error: -f /no/such/folder/a.csv: there is no directory /no/such/folder; create it first",
         ),
     ],
 )

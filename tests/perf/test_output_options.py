@@ -35,12 +35,14 @@ def test_a_file_is_asked_for_by_its_flag(flag: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flag", FILES)
 def test_a_file_in_a_folder_that_is_not_there_is_refused_before_the_run(flag: str) -> None:
-    with pytest.raises(UsageError, match=rf"{flag} /no/such/a: no file can be written there"):
+    with pytest.raises(
+        UsageError, match=rf"{flag} /no/such/a: there is no directory /no/such; create it first"
+    ):
         config(flag, "/no/such/a")
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file can be written there"):
+    with pytest.raises(UsageError, match="it is a directory; name a file in it"):
         config("--html", str(tmp_path))
 
 

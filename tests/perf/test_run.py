@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
 
 import pytest
 
@@ -44,6 +45,21 @@ def test_a_sweep_gives_a_result_for_each_level(protocol: str) -> None:
         assert result.client.wait_ns > 0
     assert report.best is not None
     assert (report.server.name, report.model.platform) == ("test", "test")
+
+
+def test_a_run_ends_after_it_began_whatever_the_clock_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SetBack(datetime):
+        hours = 0
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "SetBack":
+            cls.hours += 1
+            return cls(2026, 1, 2, tzinfo=tz) - timedelta(hours=cls.hours)
+
+    monkeypatch.setattr("tpx.perf.run.datetime", SetBack)
+    report = ran("http", Behaviour(), "--request-count", "20")
+    taken = datetime.fromisoformat(report.finished) - datetime.fromisoformat(report.started)
+    assert timedelta(0) < taken < timedelta(minutes=1)
 
 
 @BOTH

@@ -4,9 +4,10 @@ highest sustainable load, and returns the report.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from tpx.errors import MeasurementError, WireError
@@ -41,7 +42,7 @@ async def run(
 ) -> Report:
     """Measure all levels and report them. Setting `stop` ends the run with the levels measured so far."""
     stop = stop or asyncio.Event()
-    started = datetime.now(UTC)
+    started, started_s = datetime.now(UTC), time.monotonic()
     async with Session(spec, observer=observer, stop=stop, in_process=in_process) as session:
         levels = await sweep(
             spec.levels,
@@ -51,7 +52,7 @@ async def run(
             stop_on_unstable=spec.answers.stop_on_unstable,
             pause_s=spec.course.cooldown_seconds,
         )
-        finished = datetime.now(UTC)
+        finished = started + timedelta(seconds=time.monotonic() - started_s)  # a clock may be set meanwhile
     return Report(
         config=spec,
         server=session.connected.server,

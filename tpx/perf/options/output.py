@@ -46,8 +46,10 @@ class OutputSpec:
         seen: dict[Path, str] = {}
         for flag, path in self.files:
             place = path.absolute()
-            if path.is_dir() or not place.parent.is_dir():
-                raise UsageError(f"{flag} {path}: no file can be written there")
+            if path.is_dir():
+                raise UsageError(f"{flag} {path}: it is a directory; name a file in it")
+            if not place.parent.is_dir():
+                raise UsageError(f"{flag} {path}: there is no directory {place.parent}; create it first")
             if place in seen:
                 raise UsageError(f"{flag} {path}: {seen[place]} writes the same file")
             seen[place] = flag
