@@ -3,6 +3,7 @@
 import json
 import socket
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -28,10 +29,14 @@ class Prometheus:
         self._log = log
 
     def get(self, path: str, **query: str) -> Any:
-        """The data of an answer of its API."""
+        """The data of an answer of its API. Raises OSError while it starts."""
         words = urllib.parse.urlencode(query)
-        with urllib.request.urlopen(f"{self._base}/api/v1/{path}?{words}", timeout=5) as response:
-            answer = json.load(response)
+        try:
+            with urllib.request.urlopen(f"{self._base}/api/v1/{path}?{words}", timeout=5) as response:
+                answer = json.load(response)
+        except urllib.error.HTTPError as exc:
+            with exc:  # it holds the connection
+                raise OSError(f"{exc.code} {exc.reason}") from None
         assert answer["status"] == "success", answer
         return answer["data"]
 
@@ -48,8 +53,8 @@ class Prometheus:
         def there() -> bool:
             try:
                 got.append(self.value(query))
-            except OSError as exc:  # it does not listen yet
-                got.append(exc)
+            except OSError as exc:  # it does not listen yet, or is not ready
+                got.append(str(exc))
             return got[-1] == wanted
 
         try:
