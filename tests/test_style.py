@@ -20,6 +20,7 @@ VAGUE_CLASS = re.compile(r"(Manager|Factory|Helper|Processor|Handler|Info)$")
 # Exceptions of any kind are caught where one of them must not take others along, and nowhere else:
 BOUNDARIES = {
     # one request: whatever happens, it is answered, and so are the others
+    "tpx/serving/frontends/http_infer.py": 1,
     "tpx/serving/frontends/http.py": 1,
     "tpx/serving/frontends/http_verbs.py": 2,
     "tpx/serving/frontends/inference.py": 2,

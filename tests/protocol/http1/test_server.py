@@ -395,3 +395,116 @@ async def test_a_whole_response_is_observed_and_left_to_respond_where_the_connec
         transport.written.clear()
         transport.feed(b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n")
         assert (bytes(transport.written), observed) == (answer % lines, status)
+
+
+class Repeats:
+    """Answers POST requests with "first" and the repetition of their first two bytes with the rest."""
+
+    def __init__(self) -> None:
+        self.listener = Listener()
+        self.served = 0
+        self.refuses = False
+        make = connection_factory(self.listener, HttpLimits(), self.serve)
+        self.connection, self.transport = make(), MemoryTransport()
+        self.transport.set_protocol(self.connection)
+        self.connection.connection_made(self.transport)
+
+    def serve(self, request: HttpRequest) -> None:
+        self.served += 1
+        if request.head.path == b"/hold":
+            self.held = request
+            return
+        request.respond(200, b"", (b"first",))
+        request.repeat_with(self.answer, 2)
+
+    def answer(self, rest: memoryview) -> bytes | None:
+        return None if self.refuses else b"again:" + bytes(rest)
+
+    def feed(self, data: bytes) -> bytes:
+        self.transport.written.clear()
+        self.transport.feed(data)
+        return bytes(self.transport.written)
+
+
+def post(body: bytes, *lines: bytes) -> bytes:
+    """A request to one path, with a fixed length of its head."""
+    head = (b"POST /x HTTP/1.1", b"Host: a", b"Content-Length: %d" % len(body), *lines)
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+async def test_a_repeated_request_is_answered_by_what_the_first_one_left() -> None:
+    service = Repeats()
+    assert service.feed(post(b"ab123")).endswith(b"first")
+    assert service.feed(post(b"ab456")) == b"again:456"
+    assert service.feed(post(b"ab789")) == b"again:789"
+    assert service.served == 1
+    for other in (post(b"ac456"), post(b"ab4567"), post(b"ab456", b"X: y"), post(b"ab456") * 2):
+        assert service.feed(post(b"ab123")) in (
+            b"again:123",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfirst",
+        )
+        served = service.served
+        assert service.feed(other).endswith(b"first")
+        assert service.served == served + other.count(b"POST")
+
+
+async def test_a_repeated_request_that_is_refused_there_is_handled_like_any_other() -> None:
+    service = Repeats()
+    service.feed(post(b"ab123"))
+    service.refuses = True
+    assert service.feed(post(b"ab456")).endswith(b"first")
+    assert service.served == 2
+
+
+async def test_a_request_behind_another_is_no_repetition() -> None:
+    """Its turn comes after the answer to the one before, also if that comes late."""
+    service = Repeats()
+    service.feed(post(b"ab123"))
+    assert service.feed(b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n") == b""
+    assert service.feed(post(b"ab456")) == b""
+    service.held.respond(200, b"", (b"held",))
+    assert service.served == 3
+    written = bytes(service.transport.written)
+    assert written.index(b"held") < written.index(b"first")
+
+
+async def test_half_a_request_and_a_repetition_are_one_body() -> None:
+    service = Repeats()
+    service.feed(post(b"ab123"))
+    whole = post(post(b"ab456"))
+    start = len(whole) - len(post(b"ab456"))
+    assert service.feed(whole[:start]) == b""
+    assert service.feed(whole[start:]).endswith(b"first")
+
+
+@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Expect: 100-continue"])
+async def test_only_plainly_framed_requests_are_repeated(framing: bytes) -> None:
+    service = Repeats()
+    head = b"POST /x HTTP/1.1\r\nHost: a\r\n" + framing + b"\r\n"
+    if b"Expect" in framing:
+        head += b"Content-Length: 5\r\n"
+    body = b"5\r\nab123\r\n0\r\n\r\n" if b"chunked" in framing else b"ab123"
+    for _ in range(2):
+        assert service.feed(head + b"\r\n" + body).endswith(b"first")
+    # as long as a repetition, with the same start
+    assert b"again" not in service.feed(head + b"\r\nab123")
+
+
+async def test_an_observed_request_and_the_last_one_are_handled_like_any_other() -> None:
+    service = Repeats()
+    service.feed(post(b"ab123"))
+    service.listener.observer = lambda _: None
+    assert service.feed(post(b"ab456")).endswith(b"first")
+    service.listener.observer = None
+    assert service.feed(post(b"ab456")) == b"again:456"
+    service.listener.draining = True
+    assert b"Connection: close" in service.feed(post(b"ab456"))
+    assert service.feed(post(b"ab456")) == b"", "the connection has ended"
+
+
+async def test_a_long_start_is_not_remembered() -> None:
+    """Ten thousand connections would remember ten thousand of them."""
+    service = Repeats()
+    padding = b"X: " + bytes(2048).replace(b"\0", b"x")
+    for _ in range(2):
+        assert service.feed(post(b"ab123", padding)).endswith(b"first")

@@ -1,6 +1,9 @@
 """Requests that the event loop computes as they come, past the scheduler: the same answers."""
 
+import gzip
+import http.client
 import itertools
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -11,7 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.serving.live import Live, floats, infer_message, outputs_of, serving
+from tests.serving.live import (
+    Live,
+    binary_request,
+    floats,
+    infer_message,
+    outputs_of,
+    post_request,
+    serving,
+)
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
 from tests.waiting import eventually
 from tpx.errors import Cancelled
@@ -288,16 +299,68 @@ def test_a_model_that_is_unloaded_refuses_and_another_that_is_loaded_answers(liv
         assert channel.outcome("ModelInfer", request) == "OK"
 
 
+def asked(connection: socket.socket, request: bytes) -> tuple[int, list[float]]:
+    """Status and output of a request that is sent with one write."""
+    connection.sendall(request)
+    with http.client.HTTPResponse(connection) as response:
+        response.begin()
+        size, body = int(response.headers.get("Inference-Header-Content-Length", 0)), response.read()
+        return response.status, np.frombuffer(body[size:], np.float32).tolist() if size else []
+
+
+def test_requests_repeated_on_one_connection_get_their_own_answers_and_are_counted(live: Live) -> None:
+    before = inferences(live, "double")
+    with live.raw_http() as connection:
+        for number in range(MANY):
+            request = binary_request("double", {"x": vector(number, 1)})
+            assert asked(connection, request) == (200, [2 * number, 2])
+    after = inferences(live, "double")
+    assert [b - a for a, b in zip(before, after, strict=True)] == [MANY] * 3
+
+
+def test_compressed_requests_repeated_on_one_connection_get_their_own_answers(live: Live) -> None:
+    with live.raw_http() as connection:
+        for number in range(MANY):
+            head, _, body = binary_request("double", {"x": vector(number % 7, 1)}).partition(b"\r\n\r\n")
+            size = int(head.partition(b"Inference-Header-Content-Length: ")[2])
+            packed = gzip.compress(body, mtime=0)
+            lines = f"Inference-Header-Content-Length: {size}\r\nContent-Encoding: gzip\r\n"
+            request = post_request("/v2/models/double/infer", packed, lines)
+            assert asked(connection, request) == (200, [2 * (number % 7), 2])
+
+
+def test_a_repeated_request_meets_the_version_that_serves_now(tmp_path: Path) -> None:
+    write_model(tmp_path, "changes", doubling(2))
+    request = binary_request("changes", {"x": vector(3, 1)})
+    with (
+        serving(tmp_path, inline_below_us=10_000_000, model_control_mode="explicit") as own,
+        own.raw_http() as connection,
+    ):
+
+        def control(verb: str) -> None:
+            assert own.http("POST", f"/v2/repository/models/changes/{verb}").status == 200
+
+        control("load")
+        assert [asked(connection, request) for _ in range(MANY)] == [(200, [6, 2])] * MANY
+        control("unload")
+        assert asked(connection, request)[0] == 404
+        nothing = graph([node("Sub", ["x", "x"], ["y"])], [value("x", "FP32", 2)], [value("y", "FP32", 2)])
+        write_model(tmp_path, "changes", nothing, version="2")
+        control("load")
+        assert [asked(connection, request) for _ in range(MANY)] == [(200, [0, 0])] * MANY
+
+
 def test_traced_requests_go_the_usual_way(live: Live) -> None:
     def infer(level: str, count: int) -> None:
         settings = f'{{"trace_level": ["{level}"], "log_frequency": "1"}}'
         assert live.http("POST", "/v2/trace/setting", settings.encode()).status == 200
         for _ in range(count):
-            assert live.infer_binary("double", {"x": vector(3, 1)}).status == 200
+            assert asked(connection, binary_request("double", {"x": vector(3, 1)})) == (200, [6, 2])
 
-    infer("OFF", MANY)
-    infer("TIMESTAMPS", 3)
-    infer("OFF", 0)
+    with live.raw_http() as connection:
+        infer("OFF", MANY)
+        infer("TIMESTAMPS", 3)
+        infer("OFF", 0)
     file = Path(live.server.tracer.setting().trace_file)
     eventually(lambda: _traced(file) == 3)
 

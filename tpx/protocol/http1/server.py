@@ -22,9 +22,15 @@ GONE = 499
 """Pseudo status of a request whose client left before the response (as in nginx)."""
 
 _JOIN_BELOW_BYTES = 32 << 10
+_REPEATED_BYTES = 2048
+"""Maximum start of a request that a connection remembers."""
 _SILENT_S = 2
 """Seconds without a byte after which a body's memory is reclaimed for waiting requests."""
 
+RepeatAnswer = Callable[[memoryview], bytes | None]
+"""Takes the body of a repeated request from its tensors on. Returns the whole response, or None to handle
+the request like any other; raises nothing.
+"""
 Judge = Callable[[HttpHead], HttpError | None]
 """Returns an error for a head whose body need not be read, or None."""
 
@@ -143,6 +149,14 @@ class HttpRequest:
         connection.answered(keep_alive=True)
         return True
 
+    def repeat_with(self, answer: RepeatAnswer, start: int) -> None:
+        """Let `answer` respond to the next requests on this connection that are as long as this one and
+        differ only from byte `start` of the body on.
+        """
+        head, body = self.head.raw, self.body
+        if self.head.plain and len(head) + start <= _REPEATED_BYTES:
+            self._connection.repeats = head + bytes(body[:start]), len(head) + len(body), answer
+
     def begin(self, status: int, headers: bytes) -> None:
         """Start a response of unknown length."""
         connection, head = self._connection, self.head
@@ -211,6 +225,8 @@ class HttpServerConnection(HttpConnection):
         self._serve = serve
         self._judge = judge
         self.request: HttpRequest | None = None
+        self.repeats: tuple[bytes, int, RepeatAnswer] = b"", -1, lambda _: None
+        """Start and size of the requests that `repeat_with` refers to, and what answers them."""
         self._stage = _Stage.IDLE
         self._since = self._body_since = listener.tick
         self._write_watch = WriteWatch()
@@ -332,6 +348,14 @@ class HttpServerConnection(HttpConnection):
     # reading
 
     def data_received(self, data: bytes) -> None:
+        start, size, answer = self.repeats
+        if len(data) == size and data.startswith(start) and self._may_repeat():
+            response = answer(memoryview(data)[len(start) :])
+            if response is not None:
+                self._since = self._listener.tick
+                self.answer_bytes = len(response)
+                self.out.answer(response, reading=True)
+                return
         if self._awaits_turn and self._stage is not _Stage.CLOSED:
             self._pending += data
         elif self.request is not None or (self._writing_paused and self._head is None):
@@ -350,6 +374,12 @@ class HttpServerConnection(HttpConnection):
             self._update_stage()
             if self._limited:
                 self._end_read(self._transport)
+
+    def _may_repeat(self) -> bool:
+        """Return True if the data read begin a request that is neither observed nor the last one."""
+        if self._stage is not _Stage.IDLE or self._pending or self._writing_paused or self._awaits_turn:
+            return False
+        return self._listener.observer is None and not self.last_answer()
 
     def _take_turn(self) -> None:
         self._awaits_turn = False

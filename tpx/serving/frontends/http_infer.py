@@ -53,13 +53,16 @@ _REMEMBERED_HEAD_BYTES = 16 << 10
 class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
     """A remembered JSON head, and the constant start of the responses to its requests."""
 
-    __slots__ = ("_headers", "_outputs", "_start", "_whole")
+    __slots__ = ("_generation", "_headers", "_outputs", "_repeats", "_start", "_whole")
 
     def __init__(self, head: RequestHead, replies: Replies[HttpRequest, _Answer]) -> None:
         super().__init__(head, replies, contiguous=True)
         self._outputs: object = None
         """Identity of the shapes that the constant parts belong to."""
         self._headers = self._start = self._whole = b""
+        self._generation = replies.plane.generation
+        self._repeats = False
+        """True if `_answer_repeated` may answer requests with this head."""
 
     def answered(self, context: HttpRequest, response: RemoteResponse, payload: Buffer) -> None:
         if self._outputs is not response:
@@ -79,11 +82,26 @@ class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
         route: InferRoute = request.head.memo
         short = size < _WHOLE_BELOW_BYTES and not route.response_encoding
         self._whole = request.start_of_response(self._headers, size) + self._start if short else b""
+        fast = self.fast
+        self._repeats = short and not route.encoding and fast is not None and not fast.gathers
 
     def _send_outputs(self, request: HttpRequest, *outputs: Buffer) -> None:
         rendered = self._whole
         if not rendered or not request.respond_whole(b"".join((rendered, *outputs))):
             _respond(request, (self._headers, [self._start, *outputs]))
+        elif self._repeats:
+            request.repeat_with(self._answer_repeated, len(request.body) - self._size)
+
+    def _answer_repeated(self, tensors: memoryview) -> bytes | None:
+        """Return the response to another request with this head, or None if the fast path is closed."""
+        plane, fast = self._replies.plane, self.fast
+        if fast is None or plane.generation != self._generation or plane.stopping or plane.tracer.on:
+            return None
+        try:
+            outputs = fast.compute_one(tensors)
+        except Exception:  # noqa: BLE001 (one request's boundary: computed again like any other, it is reported)
+            return None
+        return None if outputs is None else b"".join((self._whole, *outputs))
 
 
 class InferRoute:
