@@ -13,6 +13,7 @@ from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.instances.kept import BoundRows, KeptBindings
+from tpx.serving.polling import BusyPolling
 from tpx.serving.request import RequestHead
 from tpx.serving.statistics import ModelStatistics
 
@@ -32,8 +33,8 @@ class FastPath:
     """Fast path for requests with one head."""
 
     __slots__ = (
-        "_bound", "_came_ns", "_cuts", "_dispatcher", "_kept", "_replies", "_shapes", "_single",
-        "_statistics", "_tensors", "_wanted", "gathers", "head", "most", "size",
+        "_bound", "_came_ns", "_cuts", "_dispatcher", "_kept", "_polling", "_replies", "_shapes",
+        "_single", "_statistics", "_tensors", "_wanted", "gathers", "head", "most", "size",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +43,7 @@ class FastPath:
         dispatcher: Dispatcher,
         statistics: ModelStatistics,
         kept: KeptBindings,
+        polling: BusyPolling,
         most: int,
     ) -> None:
         """Compute at most `most` requests at once."""
@@ -63,6 +65,7 @@ class FastPath:
         self._dispatcher = dispatcher
         self._statistics = statistics
         self._kept = kept
+        self._polling = polling
         self._bound: dict[int, BoundRows] = {}
         """Bound memory by number of requests."""
         self._cuts: list[slice] = []
@@ -114,6 +117,7 @@ class FastPath:
         phases_ns = 0, gathered_ns - started_ns, computed_ns - gathered_ns, ended_ns - computed_ns
         self._statistics.computed(1, 1, head.batch_size, phases_ns, ended_ns)
         dispatcher.computed_here(computed_ns - started_ns, head.row_size)
+        self._polling.computed(started_ns, ended_ns)
         return outputs
 
     def gather(self, tensors: Buffer, reply: Reply) -> bool:
@@ -227,6 +231,7 @@ class FastPath:
         if executions:
             phases_ns = waited_ns, input_ns, infer_ns, output_ns
             self._statistics.computed(executions, count, head.batch_size, phases_ns, ended_ns)
+            self._polling.computed(came_ns, ended_ns)
         return executions * count
 
     def _find(self, count: int) -> BoundRows | None:

@@ -29,6 +29,7 @@ from tpx.serving.instances.process import ProcessInstance
 from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
+from tpx.serving.polling import NO_POLLING, BusyPolling
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.inline import Arrivals
@@ -58,6 +59,7 @@ class Parts:
     limiter: Limiter = field(default_factory=NoLimiter)
     arrivals: Arrivals = field(default_factory=Arrivals)
     """Request counter shared by all models of the server."""
+    polling: BusyPolling = NO_POLLING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ class ServedModel(Served):
             arrivals=parts.arrivals,
         )
         self._arrivals = parts.arrivals
+        self._polling = parts.polling
         self._cache = CachedModel(parts.cache, self.statistics) if parts.cache is not None else None
         self._order = ReplyOrder(self._send_in_turn) if parts.preserve_ordering else None
         self._reply = self._send if self._order is None else self._order.reply
@@ -179,7 +182,7 @@ class ServedModel(Served):
         if isinstance(executor, RemoteExecutor):
             executor.use(self._stacking)
             self.in_processes = True
-            instance = ProcessInstance(spec.name, executor, self._loop, queue.look)
+            instance = ProcessInstance(spec.name, executor, self._loop, self._polling, queue.look)
         else:
             work: Work
             if self.decoupled and isinstance(executor, DecoupledExecutor):
@@ -256,7 +259,9 @@ class ServedModel(Served):
         most = self._dispatcher.rows_at_once // head.batch_size
         if not most and self._dispatcher.rows_at_once == 1:
             most = 1  # no batching: a request of several rows is computed alone
-        return FastPath(head, self._dispatcher, self.statistics, kept, most) if most else None
+        if not most:
+            return None
+        return FastPath(head, self._dispatcher, self.statistics, kept, self._polling, most)
 
     def cancelled(self) -> None:
         """Schedule a purge of cancelled requests."""

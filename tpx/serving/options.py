@@ -197,6 +197,12 @@ class ServerLimitsSpec:
         "run models faster than this on the event loop, which saves two thread switches; 0 = never",
         minimum=0,
     )
+    busy_poll_us: int = option(
+        50,
+        "time to poll for the next request of a client that sends one after the other, before sleeping; "
+        "0 = never, as on a single processor",
+        minimum=0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

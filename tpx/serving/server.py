@@ -30,6 +30,7 @@ from tpx.serving.heap import MemoryWatch, buffered_bytes, keep_freed_memory
 from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
+from tpx.serving.polling import BusyPolling, polling_time_ns
 from tpx.serving.processes.hub import FrontendHub
 from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.repository.coordinator import ControlSettings, Coordinator
@@ -161,6 +162,7 @@ class InferenceServer:
             latencies=parse_latency_settings(config.metrics.metrics_config),
             cache=self._cache,
             limiter=limiter(config),
+            polling=BusyPolling(polling_time_ns(config.server.busy_poll_us), loop.call_soon),
             backend_directory=config.repository.backend_directory,
             agent_directory=config.repository.repoagent_directory,
             backend_settings=backend_settings(config),

@@ -12,6 +12,7 @@ from tpx.serving.backends.contract import CompletionSink, Needs
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.instances.process import ProcessInstance
+from tpx.serving.polling import NO_POLLING
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.inline import Arrivals
@@ -72,7 +73,7 @@ class Bench:
         self.queue = dispatcher.queue_for(Needs())
         self.remotes = [FakeRemote(), FakeRemote()]
         self.instances = [
-            ProcessInstance(f"m_0_{n}", remote, cast("Any", loop), self.queue.look)
+            ProcessInstance(f"m_0_{n}", remote, cast("Any", loop), NO_POLLING, self.queue.look)
             for n, remote in enumerate(self.remotes)
         ]
         for instance in self.instances:

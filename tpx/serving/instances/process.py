@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from tpx.errors import NotReady, TpxError
 from tpx.serving.backends.contract import CompletionSink, RemoteExecutor
 from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.polling import BusyPolling
 from tpx.serving.request import InferRequest
 
 _clock = time.perf_counter_ns
@@ -31,6 +32,7 @@ class ProcessInstance:
         name: str,
         executor: RemoteExecutor,
         loop: asyncio.AbstractEventLoop,
+        polling: BusyPolling,
         on_change: Callable[[], None],
     ) -> None:
         """Create an instance; `on_change` is called when it becomes alive or fails for good."""
@@ -40,6 +42,7 @@ class ProcessInstance:
         """Batches it holds, in order; the first is computing, as far as known here."""
         self._executor = executor
         self._loop = loop
+        self._polling = polling
         self._leaving = False
         self._took_ns = _FIRST_GUESS_NS
         executor.on_change = on_change
@@ -86,6 +89,7 @@ class ProcessInstance:
     def submit(self, batch: Batch) -> None:
         if not self._held:
             batch.started_ns = _clock()
+            self._polling.handed_over(batch.started_ns, self._took_ns)
         self._held[batch] = None
         self._executor.submit(batch, self)
 
@@ -113,6 +117,8 @@ class ProcessInstance:
         if batch.gathered_ns:  # the depth depends on the duration of an execution
             self._took_ns += (batch.computed_ns - batch.gathered_ns - self._took_ns) >> 3
             self.depth = next((depth for most_ns, depth in _DEPTHS if self._took_ns <= most_ns), 1)
+        if not held:
+            self._polling.computed(batch.started_ns, _clock())
         self._sink.released(batch)
 
     def returned(self, batch: Batch) -> None:

@@ -34,6 +34,7 @@ from tpx.serving.host import Host
 from tpx.serving.instances.base import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
+from tpx.serving.polling import NO_POLLING, BusyPolling
 from tpx.serving.repository import configuration
 from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.discovery import Stamps, relative_paths, stamps_of
@@ -63,6 +64,8 @@ class LoadSettings:
     """--cache-config: response cache for models that enable it."""
     limiter: Limiter = field(default_factory=NoLimiter)
     """--rate-limit: shared by all models."""
+    polling: BusyPolling = NO_POLLING
+    """--busy-poll-us: shared by all models."""
     backend_directory: Path | None = None
     """--backend-directory: python-based backends."""
     agent_directory: Path = Path("/opt/tritonserver/repoagents")
@@ -249,6 +252,7 @@ class Loader:
                     namespace=source.namespace,
                     limiter=self.settings.limiter,
                     arrivals=self._arrivals,
+                    polling=self.settings.polling,
                 ),
                 self._loop,
                 inline_below_ns=self.settings.inline_below_ns,

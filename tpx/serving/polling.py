@@ -1,0 +1,78 @@
+"""Busy polling: the event loop looks for the next request for a moment before it sleeps.
+
+A lone client sends its next request as soon as it has the response. To sleep and be woken in between costs
+about as much CPU as to poll that long, takes longer, and in a virtual machine leaves the caches to others.
+Polls that find nothing cost CPU for nothing, so whether to poll follows the latest gaps, as in KVM's halt
+polling (Linux, Documentation/virt/kvm/halt-polling.rst).
+"""
+
+import time
+from collections.abc import Callable
+
+from tpx.processors import usable_processors
+
+_PROCESSORS = 2
+"""Processors that polling needs: on a single one the client would wait for it."""
+_TRUSTED = 8
+"""Requests in a row that must come soon before the loop polls."""
+_HAND_OVER = 4
+"""Time to poll for a response from another process, as a multiple of that for a request."""
+
+
+class BusyPolling:
+    """Keeps the event loop polling while a request or a response is about to arrive, of any model."""
+
+    __slots__ = ("_call_soon", "_clock", "_ended_ns", "_ends_ns", "_poll_ns", "_polling", "_score")
+
+    def __init__(
+        self,
+        poll_ns: int,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """Poll for up to `poll_ns` after a response; 0 never polls. `call_soon` is the event loop's."""
+        self._poll_ns = poll_ns
+        self._call_soon = call_soon
+        self._clock = clock
+        self._ended_ns = 0
+        self._ends_ns = 0
+        self._score = 0
+        self._polling = False
+
+    def computed(self, started_ns: int, ended_ns: int) -> None:
+        """Note a computed request whose response is about to be sent: poll if requests follow closely."""
+        gap_ns = started_ns - self._ended_ns
+        self._ended_ns = self._ends_ns = ended_ns
+        if gap_ns > 2 * self._poll_ns:  # twice: without polling the gap includes the time to wake up
+            self._score = 0
+        elif self._score < _TRUSTED:
+            self._score += 1
+        else:
+            self._poll_until(ended_ns + self._poll_ns)
+
+    def handed_over(self, now_ns: int, usual_ns: int) -> None:
+        """Note a lone request that another process computes: poll for its response if that is short."""
+        if usual_ns < self._poll_ns:
+            self._poll_until(now_ns + _HAND_OVER * self._poll_ns)
+
+    def _poll_until(self, ends_ns: int) -> None:
+        self._ends_ns = ends_ns
+        if self._poll_ns and not self._polling:
+            self._polling = True
+            self._call_soon(self._poll)
+
+    def _poll(self) -> None:
+        """Run once per iteration of the loop, which does not sleep while callbacks are due."""
+        if self._clock() < self._ends_ns:
+            self._call_soon(self._poll)
+        else:
+            self._polling = False
+            self._score = 0
+
+
+NO_POLLING = BusyPolling(0, lambda _: None)
+
+
+def polling_time_ns(busy_poll_us: int) -> int:
+    """Return the time to poll with `--busy-poll-us`: 0 where polling would delay the client."""
+    return busy_poll_us * 1000 if usable_processors() >= _PROCESSORS else 0
