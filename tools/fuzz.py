@@ -34,6 +34,8 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", help="names; all if none is given")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     arguments = parser.parse_args()
+    if unknown := set(arguments.targets) - set(names()):
+        parser.error(f"no target {', '.join(sorted(unknown))} (has: {', '.join(names())})")
     guided = importlib.util.find_spec("atheris") is not None
     if not guided:
         print("atheris is not installed: hypothesis tries what it can, without coverage as a guide")

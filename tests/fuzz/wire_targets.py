@@ -113,9 +113,15 @@ CONVERSATIONS = (
     b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + CHUNKS[0] + HEADS[0],
     b"\r\nPOST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3000\r\n\r\n" + bytes(3000) + HEADS[0],
     b"GET /hold HTTP/1.1\r\nHost: a\r\n\r\n" * 2,
+    b"".join(
+        b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab%b" % end
+        for end in (b"cd", b"ef", b"\r\n")
+    ),
 )
 
 
+_MESSAGE = re.compile(rb"(?=POST )")
+"""Where reads begin if each brings one message, as those of a client that waits for the answers."""
 _ERROR = re.compile(rb'HTTP/1.1 4\d\d [^\r]+\r\n[^{]*\r\n\r\n\{"error": .*\}\Z')
 
 
@@ -128,7 +134,8 @@ def run_http_conversation(data: bytes) -> None:
     """However a conversation is cut, its answers are the same, and h11 can read them."""
     first = LOOP.converse(_http_connection, [data])
     # when an error is seen, and of several which, may depend on where the cuts are
-    assert _without_error(LOOP.converse(_http_connection, cut(data))) == _without_error(first)
+    for pieces in (cut(data), _MESSAGE.split(data)):
+        assert _without_error(LOOP.converse(_http_connection, pieces)) == _without_error(first)
     peer = h11.Connection(h11.CLIENT, max_incomplete_event_size=1 << 20)
     at = first
     while at:
@@ -151,7 +158,7 @@ def run_http_conversation(data: bytes) -> None:
 
 def _http_connection() -> Reader:
     limits = HttpLimits(max_body_bytes=1 << 16)
-    return connection_factory(Listener(), limits, Service().serve)()
+    return connection_factory(Listener(), limits, Service(repeats=True).serve)()
 
 
 def _call(path: str, *extra: Header, stream_id: int = 1, message: bytes = b"hello") -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -23,6 +23,8 @@ class Service:
     requests: list[HttpRequest] = field(default_factory=list)
     held: list[HttpRequest] = field(default_factory=list)
     gone: list[bytes] = field(default_factory=list)
+    repeats: bool = False
+    """True if requests that repeat the first half of a body are answered by `_echo_again`."""
 
     def serve(self, request: HttpRequest) -> None:
         self.requests.append(request)
@@ -37,6 +39,14 @@ class Service:
             request.respond(200, PLAIN, [bytes(min(1 << 20, size - at)) for at in range(0, size, 1 << 20)])
         else:
             request.respond(200, PLAIN, (request.body,))
+            if self.repeats and request.head.method == b"POST":
+                request.repeat_with(self._echo_again(request), len(request.body) // 2)
+
+    @staticmethod
+    def _echo_again(request: HttpRequest) -> Callable[[memoryview], bytes]:
+        start = bytes(request.body[: len(request.body) // 2])
+        begin = request.start_of_response(PLAIN, len(request.body)) + start
+        return lambda rest: begin + rest
 
     def release(self, body: bytes = b"released") -> None:
         held, self.held = self.held, []
