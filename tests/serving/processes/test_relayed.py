@@ -44,7 +44,7 @@ class SlowEngine:
 
     def answer(self) -> bytes:
         message, done = self.asked.pop(0)
-        meta = wire.encode(wire.GrpcAnswer(0, ""))
+        meta = wire.encode(wire.VerbAnswer(0, b""))
         done(ReceivedFrame(FrameKind.ANSWER, 0, 0, 0, 0, meta, message))
         return message
 

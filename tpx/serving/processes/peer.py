@@ -32,11 +32,10 @@ from tpx.serving.processes.channel import (
 )
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
 from tpx.serving.processes.ring import INLINE, Arrived, Fields
-from tpx.serving.processes.traces import add_stamps, read_caller
 from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
-from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.trace import Trace, read_caller
 
 log = logging.getLogger(__name__)
 
@@ -298,10 +297,8 @@ class Peer:
             case FrameKind.ASK_MODEL:
                 name = wire.decode(wire.ModelName, frame.meta)
                 self._describe_model(frame.number, name.name, name.version)
-            case FrameKind.HTTP:
-                self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
-            case FrameKind.GRPC:
-                self._serve_call(RelayedCall(self, frame), frame.payload)
+            case FrameKind.HTTP | FrameKind.GRPC:
+                self._serve_verb(frame)
             case FrameKind.TRACE:
                 self._end_trace(frame)
             case FrameKind.SERVING:
@@ -309,11 +306,6 @@ class Peer:
                 self._hub.changed.set()
             case _:
                 raise ChannelBroken(f"a frame of kind {frame.kind}")
-
-    def _serve_call(self, call: RelayedCall, message: Buffer) -> None:
-        serve = self._hub.methods[call.path].unary
-        assert serve is not None
-        serve(call, message)  # type: ignore[arg-type]
 
     def _handle_stall(self, frame: ReceivedFrame) -> None:
         infer = self._in_flight.get(frame.number)
@@ -328,7 +320,7 @@ class Peer:
     def _end_trace(self, frame: ReceivedFrame) -> None:
         trace = self._traces.pop(frame.number, None)
         if trace is not None:
-            add_stamps(trace, wire.decode(wire.TraceEnd, frame.meta).stamps)
+            _add_stamps(trace, wire.decode(wire.WireStamps, frame.meta))
             trace.end()
 
     def _handle_cancel(self, frame: ReceivedFrame) -> None:
@@ -341,20 +333,28 @@ class Peer:
             if call_off is not None:
                 call_off()
 
-    # answers to relayed requests
+    # requests other than inference
 
-    def answer(self, number: int, flags: int, meta: bytes, parts: Sequence[Buffer] = ()) -> None:
-        """Send the response to a relayed request."""
+    def _serve_verb(self, frame: ReceivedFrame) -> None:
+        number, verb = frame.number, wire.decode(wire.Verb, frame.meta)
+        answer = partial(self._answer_verb, number)
+        if frame.kind == FrameKind.HTTP:
+            request = RelayedRequest(verb, frame.payload, answer)
+            self._pending[number] = request.call_off
+            self._hub.http.serve(request)  # type: ignore[arg-type]
+        else:
+            call, serve = RelayedCall(answer), self._hub.methods[verb.path.decode()].unary
+            assert serve is not None
+            self._pending[number] = call.call_off
+            serve(call, frame.payload)  # type: ignore[arg-type]
+
+    def _answer_verb(self, number: int, answer: wire.VerbAnswer, parts: Sequence[Buffer]) -> None:
         self._pending.pop(number, None)
         self._hub.announce_generation()
         try:
-            self.channel.send(FrameKind.ANSWER, flags=flags, number=number, meta=meta, parts=parts)
+            self.channel.send(FrameKind.ANSWER, number=number, meta=wire.encode(answer), parts=parts)
         except TpxError as exc:
             self.fail(FrameKind.ANSWER, number, exc)
-
-    def when_gone(self, number: int, call_off: Callable[[], None]) -> None:
-        """Register a function that is called if the client disconnects before the response."""
-        self._pending[number] = call_off
 
     def fail(self, kind: FrameKind, number: int, error: TpxError) -> None:
         """End a request with an error."""
@@ -383,10 +383,9 @@ class Peer:
         else:
             self._pending.pop(number, None)
             self._hub.announce_generation()
-            fields = wire.Model.of(model.name, model.version, model.signature, decoupled=model.decoupled)
             self.channel.send(
                 FrameKind.MODEL, number=number, generation=self._plane.generation & _GENERATIONS,
-                meta=wire.encode(fields),
+                meta=wire.encode(wire.Model.of(model)),
             )  # fmt: skip
 
     def _wait_for_load(
@@ -471,10 +470,12 @@ class Peer:
 
     def _begin_trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
         """Trace a request if it is sampled or its caller traces it."""
-        trace = self._plane.tracer.sample(infer.head.model.name, read_caller(start.caller))
+        trace = self._plane.tracer.sample(
+            infer.head.model.name, read_caller(start.traceparent, start.tracestate)
+        )
         if trace is not None:
             self._traces[infer.context] = infer.trace = trace
-            add_stamps(trace, start.stamps)
+            _add_stamps(trace, start.stamps)
             trace.begin(infer)
 
     def _handle_response(self, infer: InferRequest, response: InferResponse) -> None:
@@ -550,6 +551,12 @@ class Peer:
             if not response.final:
                 infer.cancel()
             self.fail(FrameKind.RESPONSE, number, exc)
+
+
+def _add_stamps(trace: Trace, stamps: wire.WireStamps) -> None:
+    """Add a frontend's timestamps to a trace."""
+    for name, ns in stamps:
+        trace.stamp(name, ns)
 
 
 def _encode_meta(
