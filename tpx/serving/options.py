@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tpx.errors import UsageError
 from tpx.options import group, option
 from tpx.serving.logs import LogFormat, LogSettings
 from tpx.serving.repository.stores.places import StorePlace, place_of
@@ -477,6 +478,25 @@ class CompatibilitySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAddress:
+    """Where a service shall listen."""
+
+    flag: str
+    """Prefix of its flags."""
+    name: str
+    address: str
+    port: int
+    reuse_port: bool = False
+
+    def in_use(self, error: OSError) -> UsageError:
+        """Return the error to raise if the port cannot be bound."""
+        return UsageError(
+            f"Socket '{self.address}:{self.port}' already in use or not available: {error.strerror} "
+            f"(choose another with --{self.flag}-port or --{self.flag}-address)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """All options of a server, in the order of the help."""
 
@@ -495,3 +515,21 @@ class ServeConfig:
         return self.metrics.metrics_address or (
             self.http.http_address if self.http.allow_http else "127.0.0.1"
         )
+
+    @property
+    def services(self) -> list[ServiceAddress]:
+        """The enabled services."""
+        http, grpc, metrics = self.http, self.grpc, self.metrics
+        services = (
+            (grpc.allow_grpc, "grpc", "GRPCInferenceService", grpc.grpc_address, grpc.grpc_port),
+            (http.allow_http, "http", "HTTPService", http.http_address, http.http_port),
+            (metrics.allow_metrics, "metrics", "Metrics Service", self.metrics_host, metrics.metrics_port),
+        )
+        shared = {"http": http.reuse_http_port, "grpc": grpc.reuse_grpc_port}
+        return [
+            ServiceAddress(
+                flag=flag, name=name, address=address, port=port, reuse_port=shared.get(flag, False)
+            )
+            for allowed, flag, name, address, port in services
+            if allowed
+        ]

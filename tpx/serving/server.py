@@ -270,7 +270,7 @@ class InferenceServer:
             return endpoints
         await self._hub.listen()
         self._seat.report_started()
-        return [*_list_bound_endpoints(self._seat), *endpoints]
+        return [*self._seat.bound, *endpoints]
 
     def _publish_state(self) -> None:
         self.endpoints.observe()
@@ -314,15 +314,6 @@ def _create_hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> Fron
     http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
     budget_bytes = buffered_bytes(config.server.max_buffered_bytes)
     return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget_bytes)
-
-
-def _list_bound_endpoints(seat: EngineSeat) -> list[BoundEndpoint]:
-    names = {"grpc": "GRPCInferenceService", "http": "HTTPService"}
-    return [
-        BoundEndpoint(service=name, address=seat.bound[flag][0], port=seat.bound[flag][1])
-        for flag, name in names.items()
-        if flag in seat.bound
-    ]
 
 
 def control_settings(config: ServeConfig) -> ControlSettings:

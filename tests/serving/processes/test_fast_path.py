@@ -86,7 +86,7 @@ async def _serve(repository: Path, **options: object) -> AsyncIterator[_Seats]:
     config = build(
         ServeConfig, {"model_repository": (repository,), "frontends": 1, **mode, **ports, **options}
     )
-    seat = EngineSeat(listening=listening, count=0, bound={}, metrics=(), started=says_started)
+    seat = EngineSeat(listening=listening, count=0, bound=(), metrics=(), started=says_started)
     server = InferenceServer(config, None, seat)
     await server.start()
     plane = RemotePlane(LogControl(config.logging.settings), 1000)
