@@ -16,8 +16,9 @@ from tests.serving.repository.places import opened
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, UsageError
 from tpx.protocol import model_config
 from tpx.serving.instances.completions import Completions
-from tpx.serving.repository.coordinator import ControlSettings, Coordinator
+from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.loading import Loader, LoadSettings
+from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.table import ModelRepository, parse_version
 
 ALL = "version_policy { all { } } "
@@ -33,7 +34,7 @@ def loaded(paths: Path | Sequence[Path], look: Callable[[ModelRepository], Any],
         loader = Loader(options, Completions(loop), loop)
         every = [paths] if isinstance(paths, Path) else paths
         repository = ModelRepository()
-        control = Coordinator(repository, loader, ControlSettings(places=opened(every), load_threads=2))
+        control = Coordinator(repository, loader, ModelSpec(model_load_thread_count=2), opened(every))
         try:
             await control.start()
             return look(repository)

@@ -15,19 +15,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.protocol import model_config
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.layout import ModelSource, Repository, versions_in
+from tpx.serving.repository.options import ModelSpec
 
 log = logging.getLogger(__name__)
-
-ControlMode = Literal["none", "poll", "explicit", "lazy"]
-CLIENTS_DECIDE: Final = ("explicit", "lazy")
-"""Modes in which clients load and unload models."""
 
 _CONFIGS = "configs"
 _NOT_A_MODELS_OWN = "__pycache__"
@@ -404,9 +400,10 @@ def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, St
     )
 
 
-def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelId]) -> list[ModelId]:
+def plan_start(options: ModelSpec, found: Iterable[ModelId]) -> list[ModelId]:
     """Return the models to load at startup: all found, or those of --load-model. Raises UsageError."""
-    if mode not in CLIENTS_DECIDE:
+    startup = options.load_model
+    if not options.on_request:
         if startup:
             raise UsageError(
                 "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
