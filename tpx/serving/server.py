@@ -327,9 +327,7 @@ def open_repositories(options: ModelSpec) -> list[Repository]:
             f"'{options.model_control_mode}' a model that was unloaded to make room would not be loaded again"
         )
     return [
-        LocalRepository(place)
-        if isinstance(place, Path)
-        else StoreRepository(place, os.environ, Path.home())
+        LocalRepository(place) if isinstance(place, Path) else StoreRepository(place, os.environ, Path.home())
         for place in (*options.model_repository, *options.models)
     ]
 

@@ -290,7 +290,7 @@ class RemotePlane:
         kind = frame.kind
         if kind == FrameKind.RESPONSE:
             self._handle_response(frame)
-        elif kind in (FrameKind.ANSWER, FrameKind.MODEL):
+        elif kind == FrameKind.ANSWER:
             pending = self._asked.pop(frame.number, None)
             if pending is not None:
                 done, failed = pending

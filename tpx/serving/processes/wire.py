@@ -41,15 +41,13 @@ class FrameKind(IntEnum):
     """The last timestamps of a traced request."""
     # from the engine
     RESPONSE = 16
-    MODEL = 17
-    """Answer to ASK_MODEL."""
-    ANSWER = 18
-    """Answer to HTTP or GRPC."""
-    STATE = 19
+    ANSWER = 17
+    """Answer to ASK_MODEL, HTTP or GRPC."""
+    STATE = 18
     """Log and trace settings for frontends."""
-    RELEASE_CLIENTS = 20
-    STOP_ACCEPTING = 21
-    END = 22
+    RELEASE_CLIENTS = 19
+    STOP_ACCEPTING = 20
+    END = 21
 
 
 class Flag(IntEnum):

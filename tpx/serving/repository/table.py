@@ -200,6 +200,8 @@ class ModelRepository:
     def __init__(self, *, namespaces: bool = False) -> None:
         self.namespaces = namespaces
         self.generation = 0
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when `generation` changes."""
         self.unreadable: tuple[str, ...] = ()
         """Errors of repositories that could not be read at startup; cleared by the next successful read."""
         self._models: dict[str, dict[str, Record]] = {}
@@ -467,6 +469,7 @@ class ModelRepository:
         """Record that a different version serves; what no longer serves is not kept alive."""
         self.generation += 1
         self._served, self._in_processes, self._hindered = None, [], None
+        self.on_change()
 
     def _list_served(self) -> Sequence[Served]:
         if self._served is None:
