@@ -83,29 +83,31 @@ class LoadOnDemand:
         """
         if self._waiting.total() >= _MOST_WAITING:
             raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
-        called_off = asyncio.Event()
-        self._tasks.start(self._wait_for_load(name, work, fail, called_off))
-        return called_off.set
+        off = asyncio.get_running_loop().create_future()
+        self._tasks.start(self._wait_for_load(name, work, fail, off))
+        return lambda: None if off.done() else off.set_result(None)
 
     def pinned(self, name: str) -> bool:
         """Return True if a request waits for this model or is about to be submitted to it."""
         return self._waiting[name] > 0
 
     async def _wait_for_load(
-        self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None], called_off: asyncio.Event
+        self,
+        name: str,
+        work: Callable[[], None],
+        fail: Callable[[TpxError], None],
+        off: "asyncio.Future[None]",
     ) -> None:
         self._waiting[name] += 1
-        loop = asyncio.get_running_loop()
         load = self._loads.get(name)
         if load is None:
-            load = self._loads[name] = loop.create_future()
+            load = self._loads[name] = asyncio.get_running_loop().create_future()
             self._tasks.start(self._run_load(name, load))
-        off = loop.create_task(called_off.wait())
         try:
             either: set[asyncio.Future[Any]] = {load, off}
             await asyncio.wait(either, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
             error: TpxError | None = None
-            if called_off.is_set():
+            if off.done():
                 error = Cancelled(f"the client went away while model '{name}' was being loaded")
             elif load.done():
                 error = load.result()
@@ -119,7 +121,6 @@ class LoadOnDemand:
             else:
                 fail(error)
         finally:
-            off.cancel()
             self._waiting[name] -= 1
             if not self._waiting[name]:
                 del self._waiting[name]
@@ -404,16 +405,16 @@ class Coordinator:
         """Read the repositories once, then load and unload what changed. Raises UsageError."""
         found, duplicates = await asyncio.to_thread(self._repositories.snapshot)
         self.repository.unreadable = ()
-        changes = discovery.plan_poll(found, self.repository.stamps())
-        if changes.load:
+        changed, gone = discovery.plan_poll(found, self.repository.stamps())
+        if changed:
             await asyncio.sleep(self._settle_s)
             again, _ = await asyncio.to_thread(self._repositories.snapshot)
             # models that changed again are still being written: the next poll retries them
-            settled = [model for model in changes.load if again.get(model) == found[model]]
+            settled = [model for model in changed if again.get(model) == found[model]]
             discover = self._repositories.discover
             group = LoadGroup(lambda model: discover(model) if model in settled else None)
             await self.loads.load_all(settled, group)
-        for model in changes.unload:
+        for model in gone:
             async with self.loads.exclusive(model):
                 self._unload(model)
         for model, places in duplicates.items():

@@ -380,24 +380,16 @@ def fetch(source: ModelSource) -> ModelSource:
     return replace(source, directory=directory, private=True, versions=versions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """New or changed models to load, and models to unload."""
-
-    load: tuple[ModelId, ...]
-    unload: tuple[ModelId, ...]
-
-
-def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, Stamps | None]) -> Changes:
-    """Return the changes between the repositories and the loaded models.
+def plan_poll(
+    found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, Stamps | None]
+) -> tuple[list[ModelId], list[ModelId]]:
+    """Return the new or changed models to load, and the models to unload.
 
     A model without stamps in `found` exists but cannot be read: it is left as it is. One without stamps
     in `known` failed its last load: it is retried.
     """
-    return Changes(
-        load=tuple(m for m, stamps in sorted(found.items()) if stamps is not None and known.get(m) != stamps),
-        unload=tuple(sorted(known.keys() - found.keys())),
-    )
+    load = [model for model, stamps in found.items() if stamps is not None and known.get(model) != stamps]
+    return sorted(load), sorted(known.keys() - found.keys())
 
 
 def plan_start(options: ModelSpec, found: Iterable[ModelId]) -> list[ModelId]:
