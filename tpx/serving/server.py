@@ -156,21 +156,17 @@ class InferenceServer:
             config.repository.cache_config, config.repository.response_cache_byte_size
         )
         settings = LoadSettings(
-            auto_complete=config.repository.auto_complete,
+            options=config.repository,
             inline_below_ns=config.server.inline_below_us * 1000,
             latencies=parse_latency_settings(config.metrics.metrics_config),
             cache=self._cache,
             limiter=limiter(config),
-            backend_directory=config.repository.backend_directory,
-            agent_directory=config.repository.repoagent_directory,
             backend_settings=backend_settings(config),
-            namespaces=config.repository.model_namespacing,
         )
         self.repository = ModelRepository(namespaces=config.repository.model_namespacing)
         self.control = Coordinator(
             self.repository,
             Loader(settings, Completions(loop), loop),
-            config.repository,
             open_repositories(config.repository),
         )
         budget = MemoryBudget(

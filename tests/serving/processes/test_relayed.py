@@ -9,7 +9,8 @@ from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.grpc_verbs import Rpc
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import ReceivedFrame
-from tpx.serving.processes.relayed import OnAnswer, OnError, VerbRelay
+from tpx.serving.processes.relayed import VerbRelay
+from tpx.serving.processes.remote import OnAnswer, OnError
 from tpx.serving.processes.wire import FrameKind
 
 MANY = 100

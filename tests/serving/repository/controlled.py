@@ -117,16 +117,16 @@ async def controlled(
     agents or namespaces; at the end nothing may be left."""
     loop = asyncio.get_running_loop()
     repository = ModelRepository(namespaces=namespaces)
-    loading = LoadSettings(
-        backend_settings={}, limiter=limiter or NoLimiter(), agent_directory=agents, namespaces=namespaces
-    )
-    loader = Loader(loading, Completions(loop), loop)
     spec = ModelSpec(
         model_control_mode=mode,
         repository_poll_secs=poll_s,
+        model_namespacing=namespaces,
+        repoagent_directory=agents,
         **{"model_load_thread_count": 2, **options},
     )
-    control = Coordinator(repository, loader, spec, opened(paths), settle_s=settle_s, resident=resident)
+    settings = LoadSettings(options=spec, backend_settings={}, limiter=limiter or NoLimiter())
+    loader = Loader(settings, Completions(loop), loop)
+    control = Coordinator(repository, loader, opened(paths), settle_s=settle_s, resident=resident)
     try:
         await control.start()
         yield Scene(control, repository)

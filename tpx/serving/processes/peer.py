@@ -1,24 +1,20 @@
 """The engine's side of one frontend: passes its frames to the data plane, and sends the responses."""
 
-import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from tpx.errors import TpxError
-from tpx.protocol.grpc.server_call import Method
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.dataplane import DataPlane
 from tpx.serving.fast_path import FastPath
-from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.outputs import put_into_place, takes_long
 from tpx.serving.instances.kept import BoundRows
 from tpx.serving.model import ServedModel
@@ -39,6 +35,9 @@ from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace, read_caller
 
+if TYPE_CHECKING:
+    from tpx.serving.processes.hub import FrontendHub
+
 log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
@@ -51,20 +50,6 @@ frontend takes 5 to 25 us.
 _PUBLISH_FAST_NS = 30_000
 """The same on the fast path, where this is time for several responses."""
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
-
-
-class Hub(Protocol):
-    """The engine's state that all frontends share."""
-
-    plane: DataPlane
-    http: HttpFrontend
-    methods: Mapping[str, Method]
-    changed: asyncio.Event
-    limit_bytes: int
-    """Bytes of large responses that a frontend may hold."""
-
-    def left(self, peer: "Peer") -> None:
-        """Remove a frontend that has ended."""
 
 
 _NOTHING = FrameTemplate(b"")
@@ -118,7 +103,7 @@ class _Exchange:
 class Peer:
     """A connected frontend, until it ends."""
 
-    def __init__(self, hub: Hub, sock: socket.socket, descriptors: Descriptors, index: int) -> None:
+    def __init__(self, hub: "FrontendHub", sock: socket.socket, descriptors: Descriptors, index: int) -> None:
         """Map the memory of a frontend. Raises ChannelBroken."""
         self._hub = hub
         self._plane = hub.plane

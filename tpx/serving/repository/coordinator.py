@@ -25,7 +25,6 @@ from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
 from tpx.serving.repository.memory import ModelMemory, Permits, Retirement, Tasks, resident_bytes
-from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.table import AmbiguousName, ModelRepository
 
 log = logging.getLogger(__name__)
@@ -151,7 +150,6 @@ class Coordinator:
         self,
         repository: ModelRepository,
         loader: Loader,
-        options: ModelSpec,
         places: Sequence[Repository],
         *,
         settle_s: float = 0.25,
@@ -161,7 +159,7 @@ class Coordinator:
         it is loaded: it may still be being written. `resident` returns the memory that the process holds.
         """
         self.repository = repository
-        self._options = options
+        self._options = options = loader.settings.options
         self._settle_s = settle_s
         self.metrics = CustomMetrics()
         """Metrics that models add to the metrics page."""
