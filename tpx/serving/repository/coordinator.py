@@ -199,14 +199,11 @@ class Coordinator:
 
     async def start(self) -> None:
         """Load the startup models. A failed load is recorded as the state of its model. Raises UsageError."""
-        options = self._options
-        if options.exit_on_error:
-            found = await asyncio.to_thread(self._repositories.scan)
-        else:
-            found, faults = await asyncio.to_thread(self._repositories.scan_readable)
-            for fault in faults:
-                log.error("failed to poll the model repositories: %s", fault)
-            self.repository.unreadable = tuple(faults)
+        options, faults = self._options, list[str]()
+        found = await asyncio.to_thread(self._repositories.scan, None if options.exit_on_error else faults)
+        for fault in faults:
+            log.error("failed to poll the model repositories: %s", fault)
+        self.repository.unreadable = tuple(faults)
         if not options.on_request:
             for warning in await asyncio.to_thread(self._repositories.misplaced):
                 log.warning("%s", warning)

@@ -235,15 +235,23 @@ class Repositories:
     namespaces: bool = False
     """True if models are identified by name and repository."""
 
-    def scan(self) -> dict[ModelId, ModelSource]:
+    def scan(self, faults: list[str] | None = None) -> dict[ModelId, ModelSource]:
         """Return all models by name.
 
         A repository given twice counts once. Without namespaces, a name found in two repositories
-        yields a source with a fault instead of a model.
+        yields a source with a fault instead of a model. The errors of repositories that cannot be read
+        are added to `faults`, if it is given, and not raised.
         """
         found: dict[ModelId, list[ModelSource]] = {}
         for place in self._list_distinct():
-            for source in place.scan():
+            try:
+                sources = place.scan()
+            except UsageError as exc:
+                if faults is None:
+                    raise
+                faults.append(exc.message)
+                continue
+            for source in sources:
                 each = self._attach_namespace(source, self._choose_namespace(place))
                 found.setdefault(each.model_id, []).append(each)
         return {model: _check_unique(model, sources) for model, sources in sorted(found.items())}
@@ -282,19 +290,6 @@ class Repositories:
 
     def _attach_namespace(self, source: ModelSource, namespace: str) -> ModelSource:
         return replace(source, namespace=namespace, config_name=self.config_name)
-
-    def scan_readable(self) -> tuple[dict[ModelId, ModelSource], list[str]]:
-        """Return all models of the readable repositories, and the errors of the others."""
-        with suppress(UsageError):
-            return self.scan(), []
-        readable, faults = [], []
-        for place in self.places:
-            try:
-                place.scan()
-                readable.append(place)
-            except UsageError as exc:
-                faults.append(exc.message)
-        return replace(self, places=readable).scan(), faults
 
     def snapshot(self) -> tuple[dict[ModelId, Stamps | None], dict[ModelId, str]]:
         """Return what polling compares: the stamps of all models, None for one that exists but cannot be
