@@ -90,7 +90,7 @@ class _Exchange:
 
     __slots__ = ("described", "number", "placing", "stalled")
 
-    def __init__(self, number: int, *, described: bool) -> None:
+    def __init__(self, number: int, described: bool) -> None:
         self.number = number
         self.described = described
         """True if its frontend did not know of changed models; responses describe the outputs."""
@@ -423,7 +423,7 @@ class Peer:
     ) -> InferRequest:
         """Return a request with the head of its template, or bind it. Raises the errors of DataPlane.bind."""
         head, reply = known.head, self._handle_response
-        exchange = _Exchange(frame.number, described=frame.generation != self._plane.generation)
+        exchange = _Exchange(frame.number, frame.generation != self._plane.generation)
         if decoded is None:
             tensors = wire.cut(frame.payload, known.sizes)
             if head is not None and known.generation == self._plane.generation:
