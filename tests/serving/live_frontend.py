@@ -13,6 +13,7 @@ import uvloop
 from tests.e2e.child import environment
 from tpx.cli.logs import configure
 from tpx.protocol.handshakes import bound_sockets
+from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.frontend import FrontendProcess, FrontendSeat, end_with
@@ -27,23 +28,21 @@ class Frontends:
         self._listening.bind("")
         self._listening.listen(2 * count)
         self._reads, self._writes = os.pipe()
-        http, grpc = config.http, config.grpc
-        services = {
-            "http": (http.allow_http, http.http_address, http.http_port),
-            "grpc": (grpc.allow_grpc, grpc.grpc_address, grpc.grpc_port),
-        }
-        ports: dict[str, tuple[str, int]] = {}
+        services = [service for service in config.services if service.flag != "metrics"]
+        ports = {service.flag: service.port for service in services}
         self._processes: list[subprocess.Popen[bytes]] = []
         for index in range(count):
             sockets: dict[str, Sequence[socket.socket]] = {}
-            for name, (allowed, address, port) in services.items():
-                if allowed:
-                    taken = ports[name][1] if name in ports else port
-                    sockets[name] = bound_sockets(address, taken, reuse_port=True)
-                    ports[name] = sockets[name][0].getsockname()[:2]
+            for service in services:
+                flag = service.flag
+                sockets[flag] = bound_sockets(service.address, ports[flag], reuse_port=True)
+                ports[flag] = sockets[flag][0].getsockname()[1]
             self._start(config, index, count, sockets)
+        bound = [
+            BoundEndpoint(service=each.name, address=each.address, port=ports[each.flag]) for each in services
+        ]
         self.seat = EngineSeat(
-            listening=self._listening, count=count, bound=ports, metrics=(), started=self._writes
+            listening=self._listening, count=count, bound=bound, metrics=(), started=self._writes
         )
 
     def _start(

@@ -25,7 +25,7 @@ from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend, GrpcRelay
 from tpx.serving.frontends.http import HttpFrontend, HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
-from tpx.serving.options import ServeConfig
+from tpx.serving.options import ServeConfig, ServiceAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +46,16 @@ class EndpointRelay(HttpRelay, GrpcRelay, Protocol):
     """Forwards requests of both protocols."""
 
 
+_Connections = Callable[[], asyncio.BaseProtocol]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Service:
     """A service that does not listen yet."""
 
-    name: str
-    flag: str
-    """Prefix of its flags."""
-    address: str
-    port: int
-    reuse_port: bool = False
+    where: ServiceAddress
     tls: ssl.SSLContext | None = None
-    connect: Callable[[Listener], Any]
+    connect: Callable[[Listener], _Connections]
     """Returns the factory of its connections."""
     observe: Callable[[Any], None]
 
@@ -94,7 +92,7 @@ class Endpoints:
         self._services = self._create_services(AccessLog(plane.logs))
 
     def _create_services(self, access: AccessLog) -> list[_Service]:
-        config, grpc, http, services = self._config, self._config.grpc, self._config.http, []
+        config, grpc, http = self._config, self._config.grpc, self._config.http
         restrictions = parse_restrictions("--grpc-restricted-protocol", grpc.grpc_restricted_protocol)
         forwarding = parse_forwarding("--grpc-header-forward-pattern", grpc.grpc_header_forward_pattern)
         grpc_frontend = GrpcFrontend(
@@ -111,67 +109,49 @@ class Endpoints:
             relay=self._relay,
         )
         judge = None if restrictions is None else http_frontend.judge
-        if grpc.allow_grpc:
-            services.append(
-                _Service(
-                    name="GRPCInferenceService",
-                    flag="grpc",
-                    address=grpc.grpc_address,
-                    port=grpc.grpc_port,
-                    reuse_port=grpc.reuse_grpc_port,
-                    tls=grpc_tls(config),
-                    connect=lambda listener: grpc_connections(
-                        listener, grpc_limits(config), grpc_frontend.methods(), self._inflater
-                    ),
-                    observe=access.grpc,
-                )
-            )
-        if http.allow_http:
-            limits = http_limits(config, max_body_bytes=http.http_max_input_size)
-            services.append(
-                _Service(
-                    name="HTTPService",
-                    flag="http",
-                    address=http.http_address,
-                    port=http.http_port,
-                    reuse_port=http.reuse_http_port,
-                    tls=http_tls(config),
-                    connect=lambda listener: http_connections(listener, limits, http_frontend.serve, judge),
-                    observe=access.http,
-                )
-            )
-        metrics = self._metrics
-        if config.metrics.allow_metrics and metrics is not None:
-            services.append(
-                _Service(
-                    name="Metrics Service",
-                    flag="metrics",
-                    address=config.metrics_host,
-                    port=config.metrics.metrics_port,
-                    connect=lambda listener: http_connections(
-                        listener, http_limits(config, max_body_bytes=0), metrics().serve
-                    ),
-                    observe=access.http,
-                )
-            )
+        limits = http_limits(config, max_body_bytes=http.http_max_input_size)
+        metrics, metrics_limits = self._metrics, http_limits(config, max_body_bytes=0)
+
+        def connect_grpc(listener: Listener) -> _Connections:
+            return grpc_connections(listener, grpc_limits(config), grpc_frontend.methods(), self._inflater)
+
+        def connect_http(listener: Listener) -> _Connections:
+            return http_connections(listener, limits, http_frontend.serve, judge)
+
+        def connect_metrics(listener: Listener) -> _Connections:
+            assert metrics is not None
+            return http_connections(listener, metrics_limits, metrics().serve)
+
+        services = []
+        for where in config.services:
+            if where.flag == "grpc":
+                tls = grpc_tls(config)
+                services.append(_Service(where=where, tls=tls, connect=connect_grpc, observe=access.grpc))
+            elif where.flag == "http":
+                tls = http_tls(config)
+                services.append(_Service(where=where, tls=tls, connect=connect_http, observe=access.http))
+            elif metrics is not None:
+                services.append(_Service(where=where, connect=connect_metrics, observe=access.http))
         return services
 
     async def probe(self) -> None:
         """Bind and release every port, before models load. Raises UsageError for a port in use."""
         for service in self._services:
-            if service.flag in self._bound:
+            where = service.where
+            if where.flag in self._bound:
                 continue
-            bind = partial(bound_sockets, service.address, service.port, reuse_port=service.reuse_port)
+            bind = partial(bound_sockets, where.address, where.port, reuse_port=where.reuse_port)
             try:
                 for sock in await asyncio.to_thread(bind):
                     sock.close()
             except OSError as exc:
-                raise _make_in_use_error(service, exc) from exc
+                raise where.in_use(exc) from exc
 
     async def listen(self) -> list[BoundEndpoint]:
         """Accept connections. Raises UsageError for a port in use."""
         server, endpoints = self._config.server, []
         for service in self._services:
+            where = service.where
             listener = Listener(
                 max_connections=server.max_connections,
                 max_per_client=server.max_connections_per_client,
@@ -181,19 +161,19 @@ class Endpoints:
             try:
                 port = await listener.start(
                     service.connect(listener),
-                    service.address,
-                    service.port,
+                    where.address,
+                    where.port,
                     tls=service.tls,
-                    reuse_port=service.reuse_port,
-                    bound=self._bound.get(service.flag, ()),
+                    reuse_port=where.reuse_port,
+                    bound=self._bound.get(where.flag, ()),
                 )
             except OSError as exc:
-                raise _make_in_use_error(service, exc) from exc
-            if service.flag != "metrics":
+                raise where.in_use(exc) from exc
+            if where.flag != "metrics":
                 self.serving.append(listener)
             self.listeners.append((listener, service.observe))
             self.observe()
-            endpoints.append(BoundEndpoint(service=service.name, address=service.address, port=port))
+            endpoints.append(BoundEndpoint(service=where.name, address=where.address, port=port))
         return endpoints
 
     def observe(self) -> None:
@@ -207,13 +187,6 @@ class Endpoints:
         for listener, _ in self.listeners:
             listener.close()
         self._inflater.close()
-
-
-def _make_in_use_error(service: _Service, error: OSError) -> UsageError:
-    return UsageError(
-        f"Socket '{service.address}:{service.port}' already in use or not available: {error.strerror} "
-        f"(choose another with --{service.flag}-port or --{service.flag}-address)"
-    )
 
 
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:
@@ -309,12 +282,12 @@ def grpc_limits(config: ServeConfig) -> GrpcLimits:
 def check_ports(config: ServeConfig) -> None:
     """Raise UsageError if two endpoints have the same port."""
     seen: dict[tuple[str, int], str] = {}
-    for name, allowed, address, port in (
-        ("HTTP", config.http.allow_http, config.http.http_address, config.http.http_port),
-        ("GRPC", config.grpc.allow_grpc, config.grpc.grpc_address, config.grpc.grpc_port),
-        ("metrics", config.metrics.allow_metrics, config.metrics_host, config.metrics.metrics_port),
-    ):
-        other = seen.setdefault((address, port), name) if allowed and port else name
+    services = {service.flag: service for service in config.services if service.port}
+    for flag, name in (("http", "HTTP"), ("grpc", "GRPC"), ("metrics", "metrics")):
+        if flag not in services:
+            continue
+        address, port = services[flag].address, services[flag].port
+        other = seen.setdefault((address, port), name)
         if other != name:
             raise UsageError(
                 f"The server cannot listen to {other} requests and {name} requests at the same address and "

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tpx.errors import UsageError
 from tpx.options import group, option
 from tpx.serving.logs import LogFormat, LogSettings
-from tpx.serving.repository.stores.places import StorePlace, place_of
+from tpx.serving.repository.options import ModelSpec
 from tpx.serving.tracing.flags import TraceFlag, level_words, start_setting, trace_flag
 from tpx.serving.tracing.settings import Level, TraceSetting
 
@@ -18,113 +19,6 @@ def _parse_verbosity(text: str) -> int:
     if not level.isdecimal():
         raise ValueError("expected an integer, at least 0")
     return int(level)
-
-
-def _validate_config_name(text: str) -> str:
-    """Validate a file name given without `.pbtxt`."""
-    if not text.strip():
-        raise ValueError("empty argument for --model-config-name")
-    if text.startswith(".") or any(not part.isprintable() or part in " /" for part in text):
-        raise ValueError("expected the name of a file without its ending, with no spaces and no slashes")
-    return text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """Options for the models of a server."""
-
-    models: tuple[Path | StorePlace, ...] = option(
-        (),
-        "model files or model repositories to serve",
-        positional=True,
-        metavar="MODEL",
-        parse=place_of,
-        common=True,
-        completes="files",
-    )
-    model_repository: tuple[Path | StorePlace, ...] = option(
-        (),
-        "directory of models, or an object store: s3://, gs:// or as:// and a path; repeatable",
-        "--model-store",
-        metavar="DIR",
-        parse=place_of,
-        common=True,
-        completes="files",
-    )
-    exit_on_error: bool = option(True, "exit if a model fails to load at startup", common=True)
-    disable_auto_complete_config: bool = option(False, "do not complete config.pbtxt: it must be complete")
-    strict_model_config: bool | None = option(None, "deprecated: use --disable-auto-complete-config")
-    strict_readiness: bool = option(True, "report ready only when all models are ready")
-    model_control_mode: Literal["none", "poll", "explicit", "lazy"] = option(
-        "none",
-        "when models are loaded: at startup (none), also when their files change (poll), on request of a "
-        "client (explicit), or on their first request (lazy)",
-        common=True,
-    )
-    repository_poll_secs: int = option(
-        15, "seconds between checks of the repositories in poll mode; 0 = only at startup", minimum=0
-    )
-    load_model: tuple[str, ...] = option(
-        (),
-        "model to load at startup in explicit and lazy mode; * = all; repeatable",
-        metavar="NAME",
-        common=True,
-        completes="models",
-    )
-    model_config_name: str = option(
-        "",
-        "use configs/<NAME>.pbtxt of a model, if it exists, instead of config.pbtxt",
-        metavar="NAME",
-        parse=_validate_config_name,
-    )
-    model_load_thread_count: int = option(4, "model versions loaded at the same time", minimum=1)
-    model_load_retry_count: int = option(0, "retries after a version fails to load", minimum=0)
-    lazy_load_timeout_secs: int = option(
-        60, "seconds that a request waits for its model in lazy mode", minimum=1
-    )
-    model_memory_limit: int = option(
-        0,
-        "memory limit for models in bytes: the least recently used models are unloaded to stay below it, "
-        "in explicit and lazy mode; 0 = unlimited",
-        metavar="BYTES",
-        minimum=0,
-        common=True,
-    )
-    model_namespacing: bool = option(
-        False,
-        "allow models of the same name in different repositories: requests for an ambiguous name are "
-        "refused, and ensembles use models of their own repository",
-    )
-    cache_config: tuple[str, ...] = option(
-        (),
-        "response cache for models that enable it: local,size=BYTES",
-        metavar="CACHE,KEY=VALUE",
-        common=True,
-    )
-    response_cache_byte_size: int = option(0, "deprecated: use --cache-config local,size=BYTES", minimum=0)
-    rate_limit: Literal["off", "execution_count"] = option(
-        "off", "schedule instances by execution count, priority, and the resources they need"
-    )
-    rate_limit_resource: tuple[str, ...] = option(
-        (),
-        "available units of a resource, on one device or on each; repeatable",
-        metavar="NAME:COUNT[:DEVICE]",
-    )
-    backend_directory: Path = option(
-        Path("/opt/tritonserver/backends"),
-        "directory of Python-based backends: `<name>/model.py` serves the models that name it",
-    )
-    repoagent_directory: Path = option(
-        Path("/opt/tritonserver/repoagents"), "directory of repository agents: `<name>/agent.py`"
-    )
-    backend_config: tuple[str, ...] = option(
-        (), "backend setting; repeatable", metavar="BACKEND,KEY=VALUE", common=True
-    )
-
-    @property
-    def auto_complete(self) -> bool:
-        """True if configurations are completed from the model files."""
-        return not (self.disable_auto_complete_config or self.strict_model_config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,6 +377,25 @@ class CompatibilitySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAddress:
+    """Where a service shall listen."""
+
+    flag: str
+    """Prefix of its flags."""
+    name: str
+    address: str
+    port: int
+    reuse_port: bool = False
+
+    def in_use(self, error: OSError) -> UsageError:
+        """Return the error to raise if the port cannot be bound."""
+        return UsageError(
+            f"Socket '{self.address}:{self.port}' already in use or not available: {error.strerror} "
+            f"(choose another with --{self.flag}-port or --{self.flag}-address)"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """All options of a server, in the order of the help."""
 
@@ -501,3 +414,21 @@ class ServeConfig:
         return self.metrics.metrics_address or (
             self.http.http_address if self.http.allow_http else "127.0.0.1"
         )
+
+    @property
+    def services(self) -> list[ServiceAddress]:
+        """The enabled services."""
+        http, grpc, metrics = self.http, self.grpc, self.metrics
+        services = (
+            (grpc.allow_grpc, "grpc", "GRPCInferenceService", grpc.grpc_address, grpc.grpc_port),
+            (http.allow_http, "http", "HTTPService", http.http_address, http.http_port),
+            (metrics.allow_metrics, "metrics", "Metrics Service", self.metrics_host, metrics.metrics_port),
+        )
+        shared = {"http": http.reuse_http_port, "grpc": grpc.reuse_grpc_port}
+        return [
+            ServiceAddress(
+                flag=flag, name=name, address=address, port=port, reuse_port=shared.get(flag, False)
+            )
+            for allowed, flag, name, address, port in services
+            if allowed
+        ]

@@ -33,10 +33,10 @@ from tpx.serving.options import ServeConfig
 from tpx.serving.polling import BusyPolling, polling_time_ns
 from tpx.serving.processes.hub import FrontendHub
 from tpx.serving.processes.supervisor import EngineSeat
-from tpx.serving.repository.coordinator import ControlSettings, Coordinator
-from tpx.serving.repository.discovery import CLIENTS_DECIDE
-from tpx.serving.repository.layout import LocalRepository
+from tpx.serving.repository.coordinator import Coordinator
+from tpx.serving.repository.layout import LocalRepository, Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
+from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.stores.store import StoreRepository
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter, RateLimiter, parse_resources
@@ -157,20 +157,19 @@ class InferenceServer:
             config.repository.cache_config, config.repository.response_cache_byte_size
         )
         settings = LoadSettings(
-            auto_complete=config.repository.auto_complete,
+            options=config.repository,
             inline_below_ns=config.server.inline_below_us * 1000,
             latencies=parse_latency_settings(config.metrics.metrics_config),
             cache=self._cache,
             limiter=limiter(config),
             polling=BusyPolling(polling_time_ns(config.server.busy_poll_us), loop.call_soon),
-            backend_directory=config.repository.backend_directory,
-            agent_directory=config.repository.repoagent_directory,
             backend_settings=backend_settings(config),
-            namespaces=config.repository.model_namespacing,
         )
         self.repository = ModelRepository(namespaces=config.repository.model_namespacing)
         self.control = Coordinator(
-            self.repository, Loader(settings, Completions(loop), loop), control_settings(config)
+            self.repository,
+            Loader(settings, Completions(loop), loop),
+            open_repositories(config.repository),
         )
         budget = MemoryBudget(
             buffered_bytes(config.server.max_buffered_bytes), config.server.max_buffered_wait_secs
@@ -272,7 +271,7 @@ class InferenceServer:
             return endpoints
         await self._hub.listen()
         self._seat.report_started()
-        return [*_list_bound_endpoints(self._seat), *endpoints]
+        return [*self._seat.bound, *endpoints]
 
     def _publish_state(self) -> None:
         self.endpoints.observe()
@@ -318,40 +317,17 @@ def _create_hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> Fron
     return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget_bytes)
 
 
-def _list_bound_endpoints(seat: EngineSeat) -> list[BoundEndpoint]:
-    names = {"grpc": "GRPCInferenceService", "http": "HTTPService"}
-    return [
-        BoundEndpoint(service=name, address=seat.bound[flag][0], port=seat.bound[flag][1])
-        for flag, name in names.items()
-        if flag in seat.bound
-    ]
-
-
-def control_settings(config: ServeConfig) -> ControlSettings:
-    """Return the sources of models, and when they are loaded. Raises UsageError."""
-    options, mode = config.repository, config.repository.model_control_mode
-    if options.model_memory_limit and mode not in CLIENTS_DECIDE:
+def open_repositories(options: ModelSpec) -> list[Repository]:
+    """Return the model repositories. Raises UsageError."""
+    if options.model_memory_limit and not options.on_request:
         raise UsageError(
             "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
-            f"'{mode}' a model that was unloaded to make room would not be loaded again"
+            f"'{options.model_control_mode}' a model that was unloaded to make room would not be loaded again"
         )
-    return ControlSettings(
-        places=[
-            LocalRepository(place)
-            if isinstance(place, Path)
-            else StoreRepository(place, os.environ, Path.home())
-            for place in (*options.model_repository, *options.models)
-        ],
-        mode=mode,
-        startup=options.load_model,
-        exit_on_error=options.exit_on_error,
-        poll_s=options.repository_poll_secs,
-        load_threads=options.model_load_thread_count,
-        load_retries=options.model_load_retry_count,
-        config_name=options.model_config_name,
-        lazy_wait_s=options.lazy_load_timeout_secs,
-        memory_limit_bytes=options.model_memory_limit,
-    )
+    return [
+        LocalRepository(place) if isinstance(place, Path) else StoreRepository(place, os.environ, Path.home())
+        for place in (*options.model_repository, *options.models)
+    ]
 
 
 def limiter(config: ServeConfig) -> Limiter:

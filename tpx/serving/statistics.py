@@ -107,7 +107,8 @@ class ModelStatistics:
         self._input_ns = 0
         self._infer_ns = 0
         self._output_ns = 0
-        self._last_ns = 0
+        self.last_used_ns = 0
+        """Time of the last answered request, on the clock of durations; 0 before the first."""
         self._epoch_ns = time.time_ns() - time.perf_counter_ns()
 
     def executed(self, batch: "Batch", now_ns: int) -> None:
@@ -129,7 +130,7 @@ class ModelStatistics:
         if batch.executes:
             self.execution_count += 1
             self._count_size(batch.size + batch.empty, input_ns, infer_ns, output_ns)
-        self._last_ns = now_ns
+        self.last_used_ns = now_ns
         if self.latencies is not None and requests:
             self.latencies.executed(batch, now_ns)
 
@@ -151,7 +152,7 @@ class ModelStatistics:
         self.inference_count += executions * rows
         self.execution_count += executions
         self._count_size(rows, input_ns, infer_ns, output_ns, executions)
-        self._last_ns = now_ns
+        self.last_used_ns = now_ns
 
     def answered(self, request: "InferRequest", times: "Computation", now_ns: int) -> None:
         """Record a request answered before its batch has ended; the execution counts with `executed`."""
@@ -178,7 +179,7 @@ class ModelStatistics:
         self._input_ns += input_ns
         self._infer_ns += infer_ns
         self._output_ns += output_ns
-        self._last_ns = now_ns
+        self.last_used_ns = now_ns
         if self.latencies is not None:
             for phase, phase_ns in zip(_PHASES, (ns, queue_ns, input_ns, infer_ns, output_ns), strict=True):
                 self.latencies.observe(phase, phase_ns, now_ns)
@@ -199,7 +200,7 @@ class ModelStatistics:
         self._hits.add(ns)
         self._success_count += 1
         self._success_ns += ns
-        self._last_ns = now_ns
+        self.last_used_ns = now_ns
         if self.latencies is not None:
             self.latencies.observe("cache_hit", ns, now_ns)
 
@@ -270,11 +271,6 @@ class ModelStatistics:
         }
 
     @property
-    def last_used_ns(self) -> int:
-        """Time of the last answered request, on the clock of durations; 0 before the first."""
-        return self._last_ns
-
-    @property
     def last_inference_ms(self) -> int:
         """Time of the last answered request in ms since the epoch; 0 before the first."""
-        return (self._epoch_ns + self._last_ns) // 1_000_000 if self._last_ns else 0
+        return (self._epoch_ns + self.last_used_ns) // 1_000_000 if self.last_used_ns else 0

@@ -86,7 +86,7 @@ async def _serve(repository: Path, **options: object) -> AsyncIterator[_Seats]:
     config = build(
         ServeConfig, {"model_repository": (repository,), "frontends": 1, **mode, **ports, **options}
     )
-    seat = EngineSeat(listening=listening, count=0, bound={}, metrics=(), started=says_started)
+    seat = EngineSeat(listening=listening, count=0, bound=(), metrics=(), started=says_started)
     server = InferenceServer(config, None, seat)
     await server.start()
     plane = RemotePlane(LogControl(config.logging.settings), 1000)
@@ -289,6 +289,34 @@ def _register(seats: _Seats, file: Path) -> None:
 
 def _floats(*values: float) -> bytes:
     return np.array(values, np.float32).tobytes()
+
+
+def test_a_response_describes_a_model_that_changed_while_the_request_was_on_its_way(tmp_path: Path) -> None:
+    write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
+
+    async def run() -> None:
+        async with _serve(tmp_path) as seats:
+            await seats.known("double")
+            array = np.array([[1, 2]], np.float32)
+            decoded = DecodedRequest(model_name="double", inputs=[Tensor.from_numpy("x", array)])
+            answers: list[tuple[RequestHead, InferResponse]] = []
+            bound = seats.plane.bind(decoded)
+            infer = InferRequest(
+                bound,
+                [decoded.inputs[0].data],
+                lambda infer, response: answers.append((infer.head, response)),
+                None,
+            )
+            seats.server.repository.generation += 1
+            seats.plane.infer(infer)
+            await until(lambda: bool(answers))
+            [(head, response)] = answers
+            assert head is not bound
+            assert (head.model.name, head.model.version, head.model.max_batch_size) == ("double", 1, 4)
+            assert [(each.spec.name, each.binary) for each in head.outputs] == [("y", False)]
+            assert response.outputs[0].numpy().tolist() == [[2, 4]]
+
+    asyncio.run(run())
 
 
 def test_a_request_on_the_remote_path_is_answered_without_a_request_object(tmp_path: Path) -> None:

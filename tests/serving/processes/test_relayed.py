@@ -9,7 +9,8 @@ from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.grpc_verbs import Rpc
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import ReceivedFrame
-from tpx.serving.processes.relayed import OnAnswer, OnError, VerbRelay
+from tpx.serving.processes.relayed import VerbRelay
+from tpx.serving.processes.remote import OnAnswer, OnError
 from tpx.serving.processes.wire import FrameKind
 
 MANY = 100
@@ -44,7 +45,7 @@ class SlowEngine:
 
     def answer(self) -> bytes:
         message, done = self.asked.pop(0)
-        meta = wire.encode(wire.GrpcAnswer(0, ""))
+        meta = wire.encode(wire.VerbAnswer(0, b""))
         done(ReceivedFrame(FrameKind.ANSWER, 0, 0, 0, 0, meta, message))
         return message
 

@@ -17,10 +17,12 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.instances.completions import Completions
-from tpx.serving.repository.coordinator import ControlSettings, Coordinator
+from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.discovery import LoadParameter, override_of
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
+from tpx.serving.repository.memory import resident_bytes
+from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.limiter import NoLimiter
@@ -105,20 +107,26 @@ async def controlled(
     limiter: Any = None,
     agents: Any = Path("/nowhere"),
     namespaces: Any = False,
-    **settings: Any,
+    mode: Any = "explicit",
+    poll_s: Any = 15,
+    settle_s: Any = 0.03,
+    resident: Any = resident_bytes,
+    **options: Any,
 ) -> AsyncIterator[Scene]:
     """Control in explicit mode, unless told otherwise, perhaps with a RateLimiter, a directory of repository
     agents or namespaces; at the end nothing may be left."""
     loop = asyncio.get_running_loop()
     repository = ModelRepository(namespaces=namespaces)
-    loading = LoadSettings(
-        backend_settings={}, limiter=limiter or NoLimiter(), agent_directory=agents, namespaces=namespaces
+    spec = ModelSpec(
+        model_control_mode=mode,
+        repository_poll_secs=poll_s,
+        model_namespacing=namespaces,
+        repoagent_directory=agents,
+        **{"model_load_thread_count": 2, **options},
     )
-    loader = Loader(loading, Completions(loop), loop)
-    chosen = ControlSettings(
-        places=opened(paths), **{"mode": "explicit", "load_threads": 2, "settle_s": 0.03, **settings}
-    )
-    control = Coordinator(repository, loader, chosen)
+    settings = LoadSettings(options=spec, backend_settings={}, limiter=limiter or NoLimiter())
+    loader = Loader(settings, Completions(loop), loop)
+    control = Coordinator(repository, loader, opened(paths), settle_s=settle_s, resident=resident)
     try:
         await control.start()
         yield Scene(control, repository)

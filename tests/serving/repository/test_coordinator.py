@@ -393,16 +393,16 @@ def test_startup_models_are_loaded_and_a_missing_one_is_a_failure(tmp_path: Path
     async def scene() -> None:
         write(tmp_path, 2)
         write(tmp_path, 3, name="other")
-        async with controlled(tmp_path, startup=("net", "absent")) as it:
+        async with controlled(tmp_path, load_model=("net", "absent")) as it:
             assert it.states == {
                 "absent:-": "UNAVAILABLE failed to load 'absent', failed to poll from model repository: no "
                 "repository has it",
                 "net:1": "READY",
             }
             assert it.repository.failures() == ["absent"]
-        async with controlled(tmp_path, startup=("othre",)) as it:
+        async with controlled(tmp_path, load_model=("othre",)) as it:
             assert "no repository has it (did you mean 'other'?)" in it.states["othre:-"]
-        async with controlled(tmp_path, startup=("*",)) as it:
+        async with controlled(tmp_path, load_model=("*",)) as it:
             assert set(it.states) == {"net:1", "other:1"}
 
     play(scene)
@@ -423,7 +423,7 @@ def test_a_file_where_a_model_belongs_is_told_at_the_start(
 def test_a_load_is_tried_again_as_often_as_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         write(tmp_path, 2).write_bytes(b"broken")
-        async with controlled(tmp_path, load_retries=2) as it:
+        async with controlled(tmp_path, model_load_retry_count=2) as it:
             await it.refusal(it.load())
 
     play(scene)
@@ -434,7 +434,7 @@ def test_the_chosen_configuration_is_used_where_there_is_one(tmp_path: Path) -> 
     async def scene() -> None:
         write(tmp_path, 2)
         (tmp_path / "net" / "config.pbtxt").write_text("max_batch_size: 2")
-        async with controlled(tmp_path, config_name="big") as it:
+        async with controlled(tmp_path, model_config_name="big") as it:
             await it.load()
             assert it.repository.get("net").config.max_batch_size == 2
             chosen = tmp_path / "net" / "configs" / "big.pbtxt"

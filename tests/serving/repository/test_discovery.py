@@ -1,6 +1,8 @@
 """Misplaced files in a repository, and what polls and starts load of what was found."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from tpx.serving.repository.discovery import (
     plan_poll,
     plan_start,
 )
+from tpx.serving.repository.options import ModelSpec
 
 A, B = ModelId("a"), ModelId("b")
 NEW, CHANGED, SAME, GONE = (ModelId(name) for name in ("new", "changed", "same", "gone"))
@@ -74,34 +77,38 @@ def test_a_poll_loads_what_is_new_or_changed_and_unloads_what_is_gone() -> None:
     found = {NEW: stamps("1"), CHANGED: stamps("2"), SAME: stamps("1")}
     known = {CHANGED: stamps("1"), SAME: stamps("1"), GONE: stamps("1")}
     changes = plan_poll(found, known)
-    assert (changes.load, changes.unload) == ((CHANGED, NEW), (GONE,))
+    assert changes == ([CHANGED, NEW], [GONE])
 
 
 def test_a_poll_leaves_alone_what_is_there_but_cannot_be_told() -> None:
     changes = plan_poll({SAME: None, NEW: None}, {SAME: stamps("1")})
-    assert (changes.load, changes.unload) == ((), ())
+    assert changes == ([], [])
 
 
 def test_a_poll_tries_again_what_failed() -> None:
-    assert plan_poll({SAME: stamps("1")}, {SAME: None}).load == (SAME,)
+    assert plan_poll({SAME: stamps("1")}, {SAME: None})[0] == [SAME]
+
+
+def start(mode: Any, names: tuple[str, ...], found: Iterable[ModelId]) -> list[ModelId]:
+    return plan_start(ModelSpec(model_control_mode=mode, load_model=names), found)
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])
 def test_unless_explicit_everything_is_loaded_at_startup(mode: str) -> None:
-    assert plan_start(mode, (), [B, A]) == [A, B]  # type: ignore[arg-type]
+    assert start(mode, (), [B, A]) == [A, B]
 
 
 def test_explicit_mode_loads_at_startup_what_it_is_told() -> None:
-    assert plan_start("explicit", (), [A, B]) == []
-    assert plan_start("explicit", ("b", "absent", "b"), [A, B]) == [B, ModelId("absent")]
-    assert plan_start("explicit", ("*",), [B, A]) == [A, B]
+    assert start("explicit", (), [A, B]) == []
+    assert start("explicit", ("b", "absent", "b"), [A, B]) == [B, ModelId("absent")]
+    assert start("explicit", ("*",), [B, A]) == [A, B]
     here, there = ModelId("a", "/here"), ModelId("a", "/there")
-    assert plan_start("explicit", ("a",), [there, B, here]) == [here, there]
+    assert start("explicit", ("a",), [there, B, here]) == [here, there]
 
 
 def test_startup_models_and_modes_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(UsageError, match=r"'\*' must be the ONLY startup model if specified at all"):
-        plan_start("explicit", ("*", "a"), [A])
+        start("explicit", ("*", "a"), [A])
     for mode in ("none", "poll"):
         with pytest.raises(UsageError, match="requires setting '--model-control-mode=explicit' as well"):
-            plan_start(mode, ("a",), [A])
+            start(mode, ("a",), [A])

@@ -16,7 +16,7 @@ from tpx.errors import InvalidRequest
 def test_at_startup_models_come_before_the_ensembles_that_are_made_of_them(tmp_path: Path, mode: str) -> None:
     async def scene() -> None:
         house(tmp_path)
-        async with controlled(tmp_path, mode=mode, load_threads=1) as it:
+        async with controlled(tmp_path, mode=mode, model_load_thread_count=1) as it:
             assert it.states == WHOLE
             assert it.repository.all_ready()
             assert await it.factor(name="top") == 30
@@ -29,7 +29,7 @@ def test_loading_an_ensemble_loads_all_that_it_is_made_of(tmp_path: Path, at_sta
     async def scene() -> None:
         house(tmp_path)
         model(tmp_path, "other", 7)
-        async with controlled(tmp_path, startup=["top"] if at_startup else []) as it:
+        async with controlled(tmp_path, load_model=["top"] if at_startup else []) as it:
             if not at_startup:
                 await it.load("top")
             assert it.states == WHOLE
@@ -271,7 +271,7 @@ def test_loads_and_unloads_at_the_same_time_come_to_an_end_that_fits(tmp_path: P
         ensemble(tmp_path, "circle", "two", "round")
         ensemble(tmp_path, "round", "two", "circle")
         chance = random.Random(5)
-        async with controlled(tmp_path, load_threads=2) as it:
+        async with controlled(tmp_path, model_load_thread_count=2) as it:
 
             async def change() -> None:
                 name = chance.choice(

@@ -31,7 +31,7 @@ def put(repository: Path, *names: str, size_bytes: int = SIZE, factor: float = 2
 def limited(repository: Path, models: int, **settings: Any) -> Any:
     """Control with room for so many models of the usual size."""
     settings = {"resident": lambda: 0, **settings}
-    return controlled(repository, memory_limit_bytes=models * SIZE, **settings)
+    return controlled(repository, model_memory_limit=models * SIZE, **settings)
 
 
 def serving(it: Scene) -> list[str]:

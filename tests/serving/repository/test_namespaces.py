@@ -354,7 +354,7 @@ def test_files_of_a_request_are_for_the_one_model_of_their_name(both: list[Path]
 
 def test_models_of_all_repositories_are_listed_each_with_its_own(both: list[Path]) -> None:
     async def scene() -> None:
-        async with controlled(*both, namespaces=True, startup=["part"]) as it:
+        async with controlled(*both, namespaces=True, load_model=["part"]) as it:
             on_disk = await it.control.names_on_disk()
             assert set(on_disk.values()) == {""}
             found = [

@@ -16,24 +16,32 @@ from tests.serving.repository.places import opened
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, UsageError
 from tpx.protocol import model_config
 from tpx.serving.instances.completions import Completions
-from tpx.serving.repository.coordinator import ControlSettings, Coordinator
+from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.loading import Loader, LoadSettings
+from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.table import ModelRepository, parse_version
 
 ALL = "version_policy { all { } } "
 SCALED = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ %d ] }] output [{ name: 'y' data_type: TYPE_FP32 "
 
 
-def loaded(paths: Path | Sequence[Path], look: Callable[[ModelRepository], Any], **settings: Any) -> Any:
+def loaded(
+    paths: Path | Sequence[Path],
+    look: Callable[[ModelRepository], Any],
+    backend_settings: dict[str, dict[str, str]] | None = None,
+    **settings: Any,
+) -> Any:
     """What `look` sees of the repositories once they are loaded; they are closed afterwards."""
 
     async def scene() -> Any:
         loop = asyncio.get_running_loop()
-        options = LoadSettings(backend_settings=settings.pop("backend_settings", {}), **settings)
+        options = LoadSettings(
+            options=ModelSpec(model_load_thread_count=2, **settings), backend_settings=backend_settings or {}
+        )
         loader = Loader(options, Completions(loop), loop)
         every = [paths] if isinstance(paths, Path) else paths
         repository = ModelRepository()
-        control = Coordinator(repository, loader, ControlSettings(places=opened(every), load_threads=2))
+        control = Coordinator(repository, loader, opened(every))
         try:
             await control.start()
             return look(repository)
@@ -280,22 +288,22 @@ def test_the_configuration_that_is_served_says_everything(tmp_path: Path) -> Non
 
 def test_without_auto_completion_a_configuration_must_be_there_and_complete(tmp_path: Path) -> None:
     write_model(tmp_path, "net")
-    assert reason(tmp_path, auto_complete=False) == (
+    assert reason(tmp_path, disable_auto_complete_config=True) == (
         f"Invalid argument: failed to open text file for read {tmp_path}/net/config.pbtxt: "
         "No such file or directory"
     )
     write_model(tmp_path, "net", config="backend: 'onnxruntime'")
-    assert reason(tmp_path, auto_complete=False) == (
+    assert reason(tmp_path, disable_auto_complete_config=True) == (
         "Invalid argument: model 'net' must specify at least one output"
     )
     output = "output [{ name: 'y' data_type: TYPE_FP32 dims: [ -1, 2 ] }]"
     write_model(tmp_path, "net", config="backend: 'onnxruntime' " + output)
-    assert reason(tmp_path, auto_complete=False) == (
+    assert reason(tmp_path, disable_auto_complete_config=True) == (
         "Invalid argument: unable to load model 'net', configuration expects 0 inputs, model provides 1"
     )
     whole = "input [{ name: 'x' data_type: TYPE_FP32 dims: [ -1, 2 ] }] " + output
     write_model(tmp_path, "net", config=whole)
-    assert loaded(tmp_path, states, auto_complete=False) == {"net:1": ("READY", "")}
+    assert loaded(tmp_path, states, disable_auto_complete_config=True) == {"net:1": ("READY", "")}
 
 
 @pytest.mark.parametrize(("size", "expected"), [("1", 1), ("16", 16), ("0", 0)])

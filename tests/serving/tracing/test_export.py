@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.tracing.requests import request_for
 from tpx.errors import UsageError
-from tpx.serving.tracing import export
+from tpx.serving.tracing import queue
 from tpx.serving.tracing.export import SpanExport, open_export
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
 from tpx.serving.tracing.trace import Trace, place_below
@@ -29,17 +29,18 @@ class FakeCollector:
         self.called_off = False
         self.closed = False
 
-    def send(self, traces: Sequence[Trace]) -> str:
+    def write(self, batch: Sequence[Trace]) -> bool:
         why = self.why
         self.asked.release()
         self.released.acquire()
         if self.called_off:
-            return "called off"
+            raise OSError("called off")
         if self.error is not None:
             raise self.error
-        if not why:
-            self.batches.append([trace.id for trace in traces])
-        return why
+        if why:
+            raise OSError(why)
+        self.batches.append([trace.id for trace in batch])
+        return True
 
     def call_off(self) -> None:
         self.called_off = True
@@ -103,7 +104,7 @@ def test_whole_traces_are_dropped_when_the_queue_is_full(add: Add, caplog: pytes
     exporting.close()
     assert collector.batches == [[1, 2], [3, 4], [5, 6]]
     [told] = caplog.messages
-    assert told.startswith("dropped a trace of 3 spans: 12 wait for 'http://localhost:4318/v1/traces'")
+    assert told == "dropped a trace: the queue of 'http://localhost:4318/v1/traces' is full (0 before)"
 
 
 def test_a_trace_larger_than_a_batch_is_a_batch(add: Add) -> None:
@@ -131,7 +132,7 @@ def test_a_collector_that_fails_is_told_once_and_that_it_is_over(
     exporting.close()
     assert [message.partition(": ")[2].partition(";")[0] for message in caplog.messages[:1]] == ["not today"]
     assert len(caplog.messages) == 2
-    assert "accepts spans again; 9 were dropped meanwhile" in caplog.messages[1]
+    assert "accepts traces again" in caplog.messages[1]
 
 
 def test_what_cannot_be_encoded_does_not_end_the_thread(add: Add, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,7 +155,7 @@ def test_what_cannot_be_encoded_does_not_end_the_thread(add: Add, caplog: pytest
 def test_the_end_does_not_wait_for_ever(
     add: Add, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(queue, "_CLOSE_S", 0.05)
     collector = FakeCollector()
     exporting = opened(collector)
     add(exporting, 3)
@@ -163,7 +164,7 @@ def test_the_end_does_not_wait_for_ever(
     assert collector.batches == []
     assert (collector.called_off, collector.closed) == (True, True)
     [told] = caplog.messages
-    assert told == "9 spans are lost: 'http://localhost:4318/v1/traces' did not accept them within 0.05 s"
+    assert told == ("traces are lost: 'http://localhost:4318/v1/traces' did not accept them within 0.05 s")
 
 
 def test_the_last_batch_tells_that_it_failed(add: Add, caplog: pytest.LogCaptureFixture) -> None:

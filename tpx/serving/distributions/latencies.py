@@ -75,30 +75,30 @@ class LatencyFamily:
     unit_ns: int = 1000
 
 
-_CACHED = "in microseconds (includes cached requests)"
-_COMPUTED = "in microseconds (does not include cached requests)"
+CACHED = "in microseconds (includes cached requests)"
+COMPUTED = "in microseconds (does not include cached requests)"
 
 SUMMARIES = (
     LatencyFamily(
-        "nv_inference_request_summary_us", "request", f"Summary of inference request duration {_CACHED}"
+        "nv_inference_request_summary_us", "request", f"Summary of inference request duration {CACHED}"
     ),
     LatencyFamily(
-        "nv_inference_queue_summary_us", "queue", f"Summary of inference queuing duration {_CACHED}"
+        "nv_inference_queue_summary_us", "queue", f"Summary of inference queuing duration {CACHED}"
     ),
     LatencyFamily(
         "nv_inference_compute_input_summary_us",
         "compute_input",
-        f"Cumulative compute input duration {_COMPUTED}",
+        f"Cumulative compute input duration {COMPUTED}",
     ),
     LatencyFamily(
         "nv_inference_compute_infer_summary_us",
         "compute_infer",
-        f"Cumulative compute inference duration {_COMPUTED}",
+        f"Cumulative compute inference duration {COMPUTED}",
     ),
     LatencyFamily(
         "nv_inference_compute_output_summary_us",
         "compute_output",
-        f"Cumulative inference compute output duration {_COMPUTED}",
+        f"Cumulative inference compute output duration {COMPUTED}",
     ),
     LatencyFamily(
         "nv_cache_hit_summary_per_model",
@@ -123,31 +123,31 @@ HISTOGRAMS = (
     LatencyFamily(
         "nv_inference_request_duration_histogram_us",
         "request",
-        f"Inference request duration {_CACHED}",
+        f"Inference request duration {CACHED}",
         _LONG_US,
     ),
     LatencyFamily(
         "nv_inference_queue_duration_histogram_us",
         "queue",
-        f"Inference queuing duration {_CACHED}",
+        f"Inference queuing duration {CACHED}",
         (100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
     ),
     LatencyFamily(
         "nv_inference_compute_input_duration_histogram_us",
         "compute_input",
-        f"Compute input duration {_COMPUTED}",
+        f"Compute input duration {COMPUTED}",
         _SHORT_US,
     ),
     LatencyFamily(
         "nv_inference_compute_infer_duration_histogram_us",
         "compute_infer",
-        f"Compute inference duration {_COMPUTED}",
+        f"Compute inference duration {COMPUTED}",
         _LONG_US,
     ),
     LatencyFamily(
         "nv_inference_compute_output_duration_histogram_us",
         "compute_output",
-        f"Compute output duration {_COMPUTED}",
+        f"Compute output duration {COMPUTED}",
         _SHORT_US,
     ),
 )

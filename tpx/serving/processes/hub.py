@@ -28,7 +28,6 @@ from tpx.serving.processes.wire import FrameKind
 log = logging.getLogger(__name__)
 
 HELLO_BYTES = 256
-_GENERATIONS = 0xFFFFFFFF
 _HELLO_S = 5
 _LOOK_EVERY_S = 0.1
 _START_S = 60
@@ -56,13 +55,13 @@ class FrontendHub:
         self._count = seat.count
         self.limit_bytes = _SHARES * budget_bytes // max(1, seat.count)
         """Bytes of large responses that a frontend may hold."""
-        self._generation = -1
         self._tasks: set[asyncio.Task[None]] = set()
         self.peers: list[Peer] = []
         self.changed = asyncio.Event()
         """Set when a frontend connects, serves or leaves."""
         self.shares_port = False
         self._stopped = False
+        plane.control.repository.on_change = self._announce_generation
 
     async def listen(self) -> None:
         """Accept frontends; return once all of them serve, or after a time limit."""
@@ -106,6 +105,7 @@ class FrontendHub:
             return
         self.peers.append(peer)
         self._announce_readiness()
+        self._announce_generation()
         self._send_state(peer)
         self.changed.set()
         sock.setblocking(False)
@@ -125,21 +125,17 @@ class FrontendHub:
     async def _watch_readiness(self) -> None:
         while True:
             self._announce_readiness()
-            self.announce_generation()
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def _announce_readiness(self) -> None:
         ready = self.plane.ready()
         for peer in self.peers:
             peer.channel.gauges[READY] = ready
-            peer.channel.gauges[GENERATION] = self._generation & _GENERATIONS
 
-    def announce_generation(self) -> None:
-        """Make frontends ask again for changed models; called before every response."""
-        if self._generation != self.plane.generation:
-            self._generation = self.plane.generation
-            for peer in self.peers:
-                peer.channel.gauges[GENERATION] = self._generation & _GENERATIONS
+    def _announce_generation(self) -> None:
+        """Make frontends ask again for changed models."""
+        for peer in self.peers:
+            peer.channel.gauges[GENERATION] = self.plane.generation
 
     def tell_state(self) -> None:
         """Send the current log and trace settings to all frontends."""
@@ -147,7 +143,6 @@ class FrontendHub:
             self._send_state(peer)
 
     def _send_state(self, peer: Peer) -> None:
-        self.announce_generation()
         tracer = self.plane.tracer
         state = wire.EngineState(self.plane.logs.settings, tracer.on, tracer.accepts_callers)
         peer.channel.send(FrameKind.STATE, meta=wire.encode(state))

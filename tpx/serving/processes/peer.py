@@ -1,22 +1,20 @@
 """The engine's side of one frontend: passes its frames to the data plane, and sends the responses."""
 
-import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from tpx.errors import TpxError
-from tpx.protocol.grpc.server_call import Method
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.dataplane import DataPlane
 from tpx.serving.fast_path import FastPath
-from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.outputs import put_into_place, takes_long
 from tpx.serving.instances.kept import BoundRows
 from tpx.serving.model import ServedModel
@@ -32,16 +30,17 @@ from tpx.serving.processes.channel import (
 )
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
 from tpx.serving.processes.ring import INLINE, Arrived, Fields
-from tpx.serving.processes.traces import add_stamps, read_caller
 from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
-from tpx.serving.tracing.trace import Trace
+from tpx.serving.tracing.trace import Trace, read_caller
+
+if TYPE_CHECKING:
+    from tpx.serving.processes.hub import FrontendHub
 
 log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
-_GENERATIONS = 0xFFFFFFFF
 _TURN_NS = 2_000_000
 """Time limit for taking frames of one frontend in one turn of the event loop."""
 _PUBLISH_NS = 200_000
@@ -51,23 +50,6 @@ frontend takes 5 to 25 us.
 _PUBLISH_FAST_NS = 30_000
 """The same on the fast path, where this is time for several responses."""
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
-
-
-class Hub(Protocol):
-    """The engine's state that all frontends share."""
-
-    plane: DataPlane
-    http: HttpFrontend
-    methods: Mapping[str, Method]
-    changed: asyncio.Event
-    limit_bytes: int
-    """Bytes of large responses that a frontend may hold."""
-
-    def left(self, peer: "Peer") -> None:
-        """Remove a frontend that has ended."""
-
-    def announce_generation(self) -> None:
-        """Notify all frontends if models have changed."""
 
 
 _NOTHING = FrameTemplate(b"")
@@ -103,10 +85,25 @@ class _Known:
             self.fast_path = head.model.fast_path(head)
 
 
+class _Exchange:
+    """Context of a request on the regular path."""
+
+    __slots__ = ("described", "number", "placing", "stalled")
+
+    def __init__(self, number: int, described: bool) -> None:
+        self.number = number
+        self.described = described
+        """True if its frontend did not know of changed models; responses describe the outputs."""
+        self.stalled = False
+        """True while the client does not read its responses."""
+        self.placing = 0
+        """Number of responses being written to shared memory in another thread."""
+
+
 class Peer:
     """A connected frontend, until it ends."""
 
-    def __init__(self, hub: Hub, sock: socket.socket, descriptors: Descriptors, index: int) -> None:
+    def __init__(self, hub: "FrontendHub", sock: socket.socket, descriptors: Descriptors, index: int) -> None:
         """Map the memory of a frontend. Raises ChannelBroken."""
         self._hub = hub
         self._plane = hub.plane
@@ -123,19 +120,11 @@ class Peer:
         self._in_flight: dict[int, InferRequest] = {}
         self._pending: dict[int, Callable[[], None]] = {}
         """Functions that cancel requests waiting for a thread or for their model, by request number."""
-        self._stalled: set[int] = set()
-        """Requests whose client does not read its responses."""
-        self._described: set[int] = set()
-        """Requests sent before their frontend knew of changed models; responses describe the outputs."""
-        self._starts: dict[int, wire.TraceStart] = {}
-        """Beginnings of traces, for requests that have not reached their model yet."""
         self._traces: dict[int, Trace] = {}
         """Traces that end when the frontend has sent the response."""
         self._run: tuple[_Known, Sequence[int]]
         """Requests being computed on the fast path: their template and their numbers."""
         self._published_ns = 0
-        self._placing: dict[int, int] = {}
-        """Responses being written to shared memory in another thread: their count by request number."""
 
     @property
     def connections(self) -> int:
@@ -168,12 +157,11 @@ class Peer:
 
     def _on_backlog(self, waits: bool) -> None:
         """Pause models that produce responses faster than the frontend reads them."""
-        for number, infer in self._in_flight.items():
-            infer.stall(waits or number in self._stalled)
+        for infer in self._in_flight.values():
+            infer.stall(waits or infer.context.stalled)
 
     def _on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
         """Take frames for a limited time; the channel schedules another turn for the rest."""
-        self._hub.announce_generation()
         self._published_ns = _clock()
         ends_ns = self._published_ns + _TURN_NS
         for arrived in frames:
@@ -298,10 +286,8 @@ class Peer:
             case FrameKind.ASK_MODEL:
                 name = wire.decode(wire.ModelName, frame.meta)
                 self._describe_model(frame.number, name.name, name.version)
-            case FrameKind.HTTP:
-                self._hub.http.serve(RelayedRequest(self, frame))  # type: ignore[arg-type]
-            case FrameKind.GRPC:
-                self._serve_call(RelayedCall(self, frame), frame.payload)
+            case FrameKind.HTTP | FrameKind.GRPC:
+                self._serve_verb(frame)
             case FrameKind.TRACE:
                 self._end_trace(frame)
             case FrameKind.SERVING:
@@ -310,25 +296,16 @@ class Peer:
             case _:
                 raise ChannelBroken(f"a frame of kind {frame.kind}")
 
-    def _serve_call(self, call: RelayedCall, message: Buffer) -> None:
-        serve = self._hub.methods[call.path].unary
-        assert serve is not None
-        serve(call, message)  # type: ignore[arg-type]
-
     def _handle_stall(self, frame: ReceivedFrame) -> None:
         infer = self._in_flight.get(frame.number)
-        if infer is None:
-            return
-        if frame.flags & Flag.ON:
-            self._stalled.add(frame.number)
-        else:
-            self._stalled.discard(frame.number)
-        infer.stall(bool(frame.flags & Flag.ON or self.channel.backlog))
+        if infer is not None:
+            infer.context.stalled = bool(frame.flags & Flag.ON)
+            infer.stall(infer.context.stalled or self.channel.backlog)
 
     def _end_trace(self, frame: ReceivedFrame) -> None:
         trace = self._traces.pop(frame.number, None)
         if trace is not None:
-            add_stamps(trace, wire.decode(wire.TraceEnd, frame.meta).stamps)
+            _add_stamps(trace, wire.decode(wire.WireStamps, frame.meta))
             trace.end()
 
     def _handle_cancel(self, frame: ReceivedFrame) -> None:
@@ -341,29 +318,32 @@ class Peer:
             if call_off is not None:
                 call_off()
 
-    # answers to relayed requests
+    # requests other than inference
 
-    def answer(self, number: int, flags: int, meta: bytes, parts: Sequence[Buffer] = ()) -> None:
-        """Send the response to a relayed request."""
+    def _serve_verb(self, frame: ReceivedFrame) -> None:
+        number, verb = frame.number, wire.decode(wire.Verb, frame.meta)
+        answer = partial(self._answer, number)
+        if frame.kind == FrameKind.HTTP:
+            request = RelayedRequest(verb, frame.payload, answer)
+            self._pending[number] = request.call_off
+            self._hub.http.serve(request)  # type: ignore[arg-type]
+        else:
+            call, serve = RelayedCall(answer), self._hub.methods[verb.path.decode()].unary
+            assert serve is not None
+            self._pending[number] = call.call_off
+            serve(call, frame.payload)  # type: ignore[arg-type]
+
+    def _answer(self, number: int, answer: Struct, parts: Sequence[Buffer] = ()) -> None:
         self._pending.pop(number, None)
-        self._hub.announce_generation()
         try:
-            self.channel.send(FrameKind.ANSWER, flags=flags, number=number, meta=meta, parts=parts)
+            self.channel.send(FrameKind.ANSWER, number=number, meta=wire.encode(answer), parts=parts)
         except TpxError as exc:
             self.fail(FrameKind.ANSWER, number, exc)
-
-    def when_gone(self, number: int, call_off: Callable[[], None]) -> None:
-        """Register a function that is called if the client disconnects before the response."""
-        self._pending[number] = call_off
 
     def fail(self, kind: FrameKind, number: int, error: TpxError) -> None:
         """End a request with an error."""
         self._pending.pop(number, None)
         self._in_flight.pop(number, None)
-        self._described.discard(number)
-        self._stalled.discard(number)
-        self._starts.pop(number, None)
-        self._hub.announce_generation()
         flags = Flag.ERROR | Flag.FINAL
         self.channel.send(kind, flags=flags, number=number, meta=wire.encode(wire.Error.of(error)))
 
@@ -371,23 +351,12 @@ class Peer:
         try:
             model = self._plane.model(name, version)
         except NotLoaded as exc:
-            self._wait_for_load(
-                FrameKind.MODEL,
-                number,
-                exc,
-                partial(self._describe_model, number, name, version, waits=False),
-                waits=waits,
-            )
+            work = partial(self._describe_model, number, name, version, waits=False)
+            self._wait_for_load(FrameKind.ANSWER, number, exc, work, waits=waits)
         except TpxError as exc:
-            self.fail(FrameKind.MODEL, number, exc)
+            self.fail(FrameKind.ANSWER, number, exc)
         else:
-            self._pending.pop(number, None)
-            self._hub.announce_generation()
-            fields = wire.Model.of(model.name, model.version, model.signature, decoupled=model.decoupled)
-            self.channel.send(
-                FrameKind.MODEL, number=number, generation=self._plane.generation & _GENERATIONS,
-                meta=wire.encode(fields),
-            )  # fmt: skip
+            self._answer(number, wire.Model.of(model))
 
     def _wait_for_load(
         self, kind: FrameKind, number: int, absent: NotLoaded, work: Callable[[], None], *, waits: bool
@@ -404,13 +373,13 @@ class Peer:
     # inference
 
     def _handle_infer(self, frame: ReceivedFrame) -> None:
+        meta = frame.meta
         if frame.flags & Flag.TRACED:
-            start = self._starts[frame.number] = wire.decode(wire.TraceStart, frame.meta)
-            frame.meta = start.meta
+            meta = wire.decode(wire.TraceStart, meta).meta
         if frame.template == NO_TEMPLATE:
-            known: _Known | None = _Known(frame.meta)
+            known: _Known | None = _Known(meta)
         elif frame.flags & Flag.DEFINES:
-            known = self._requests[frame.template] = _Known(frame.meta)
+            known = self._requests[frame.template] = _Known(meta)
         else:
             known = self._requests[frame.template]
         if known is None:
@@ -429,15 +398,13 @@ class Peer:
         number, plane = frame.number, self._plane
         try:
             infer = self._build_request(frame, known, decoded)
-            if frame.generation != plane.generation & _GENERATIONS:
-                self._described.add(number)
             if frame.flags & Flag.PACED:
                 infer.backpressure = ResponseBackpressure()
                 infer.stall(self.channel.backlog)
             self._pending.pop(number, None)
             self._in_flight[number] = infer
-            if number in self._starts:
-                self._begin_trace(infer, self._starts.pop(number))
+            if frame.flags & Flag.TRACED:
+                self._begin_trace(infer, wire.decode(wire.TraceStart, frame.meta))
             plane.infer(infer)
         except Postponed as exc:
             go_on = partial(self._start_request, frame, known)
@@ -455,32 +422,35 @@ class Peer:
         self, frame: ReceivedFrame, known: _Known, decoded: DecodedRequest | None
     ) -> InferRequest:
         """Return a request with the head of its template, or bind it. Raises the errors of DataPlane.bind."""
-        head, number, reply = known.head, frame.number, self._handle_response
+        head, reply = known.head, self._handle_response
+        exchange = _Exchange(frame.number, frame.generation != self._plane.generation)
         if decoded is None:
             tensors = wire.cut(frame.payload, known.sizes)
             if head is not None and known.generation == self._plane.generation:
                 buffers = tensors if head.shared is None else head.shared.again(head)
                 if buffers is not None:  # the regions are still registered
-                    return InferRequest(head, buffers, reply, number)
+                    return InferRequest(head, buffers, reply, exchange)
             decoded = known.request.request(tensors)
         head = self._plane.bind(decoded)
         reusable = head.shared is not None if decoded.shared_inputs else head.reusable
         if frame.template != NO_TEMPLATE and reusable:
             known.learn(head, self._plane.generation)
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, number)
+        return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, exchange)
 
     def _begin_trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
         """Trace a request if it is sampled or its caller traces it."""
-        trace = self._plane.tracer.sample(infer.head.model.name, read_caller(start.caller))
+        trace = self._plane.tracer.sample(
+            infer.head.model.name, read_caller(start.traceparent, start.tracestate)
+        )
         if trace is not None:
-            self._traces[infer.context] = infer.trace = trace
-            add_stamps(trace, start.stamps)
+            self._traces[infer.context.number] = infer.trace = trace
+            _add_stamps(trace, start.stamps)
             trace.begin(infer)
 
     def _handle_response(self, infer: InferRequest, response: InferResponse) -> None:
         head = infer.head
         if head.placed and response.error is None:
-            if infer.context in self._placing or takes_long(head, response.outputs):
+            if infer.context.placing or takes_long(head, response.outputs):
                 self._place_later(infer, response)
                 return
             try:
@@ -492,42 +462,33 @@ class Peer:
 
     def _place_later(self, infer: InferRequest, response: InferResponse) -> None:
         """Write outputs to shared memory in another thread; later responses of the request must wait."""
-        number: int = infer.context
-        self._placing[number] = self._placing.get(number, 0) + 1
-
-        def done() -> None:
-            self._placing[number] -= 1
-            if not self._placing[number]:
-                del self._placing[number]
+        infer.context.placing += 1
 
         def placed(outputs: list[Tensor]) -> None:
-            done()
+            infer.context.placing -= 1
             response.outputs = outputs
             self._send_response(infer, response)
 
         def failed(error: TpxError) -> None:
-            done()
+            infer.context.placing -= 1
             self._fail_request(infer, error)
 
         self._plane.offload.encode(partial(put_into_place, response.outputs, infer), placed, failed)
 
     def _fail_request(self, infer: InferRequest, error: TpxError) -> None:
         """End a request whose response cannot be written to shared memory."""
-        if infer.context in self._in_flight:
+        if infer.context.number in self._in_flight:
             infer.cancel()
-            self.fail(FrameKind.RESPONSE, infer.context, error)
+            self.fail(FrameKind.RESPONSE, infer.context.number, error)
 
     def _send_response(self, infer: InferRequest, response: InferResponse) -> None:
-        number: int = infer.context
+        number, described = infer.context.number, infer.context.described
         if self._in_flight.get(number) is not infer:
             return  # already answered with an error, or the frontend has ended
         outputs, flags, template, meta = response.outputs, 0, NO_TEMPLATE, b""
-        described = number in self._described
         if response.final:
             flags = _FINAL
             del self._in_flight[number]
-            self._stalled.discard(number)
-            self._described.discard(number)
         known = None
         if response.error is None and not (described or response.parameters):
             known = self._get_template(infer.head, outputs)
@@ -542,7 +503,6 @@ class Peer:
             flags |= Flag.DESCRIBES if described else 0
         else:
             meta, flags = wire.encode(wire.Error.of(response.error)), flags | Flag.ERROR
-        self._hub.announce_generation()
         try:
             head = _RESPONSE, flags, number, template, 0
             self.channel.post(head, meta, [tensor.data for tensor in outputs])
@@ -550,6 +510,12 @@ class Peer:
             if not response.final:
                 infer.cancel()
             self.fail(FrameKind.RESPONSE, number, exc)
+
+
+def _add_stamps(trace: Trace, stamps: wire.WireStamps) -> None:
+    """Add a frontend's timestamps to a trace."""
+    for name, ns in stamps:
+        trace.stamp(name, ns)
 
 
 def _encode_meta(

@@ -6,7 +6,6 @@ others wait in the frontend, so that calls of other connections are not delayed.
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
@@ -21,10 +20,9 @@ from tpx.serving.frontends.grpc_verbs import Rpc, fail
 from tpx.serving.frontends.http_verbs import Meaning, Route, answer_error
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import ReceivedFrame
+from tpx.serving.processes.remote import OnAnswer, OnError
 from tpx.serving.processes.wire import FrameKind
 
-OnAnswer = Callable[[ReceivedFrame], None]
-OnError = Callable[[TpxError], None]
 _AT_ONCE = 8
 """Maximum number of calls of one connection that are with the engine."""
 
@@ -72,10 +70,10 @@ class VerbRelay:
         """Relay an HTTP request; a connection has only one at a time. Raises NotReady."""
 
         def done(frame: ReceivedFrame) -> None:
-            answer = wire.decode(wire.HttpAnswer, frame.meta)
-            request.respond(answer.status, answer.headers, (frame.payload,) if len(frame.payload) else ())
+            answer = wire.decode(wire.VerbAnswer, frame.meta)
+            request.respond(answer.status, answer.text, (frame.payload,) if len(frame.payload) else ())
 
-        meta = wire.encode(wire.RelayedHead(request.head.method, request.head.path))
+        meta = wire.encode(wire.Verb(request.head.path, request.head.method))
         failed = partial(answer_error, request)
         request.on_gone = self._engine.ask_engine(FrameKind.HTTP, meta, request.body, done, failed)
 
@@ -85,53 +83,7 @@ class VerbRelay:
         if verbs is None:
             leave = partial(self._connections.pop, call.connection, None)
             verbs = self._connections[call.connection] = _ConnectionVerbs(self._engine, leave)
-        verb = _Verb(call, message)
-        call.on_gone = verb.call_off
-        verbs.add(verb)
-
-
-class _Verb:
-    """One relayed gRPC call."""
-
-    __slots__ = ("_call", "_message", "_off", "ended")
-
-    def __init__(self, call: ServerCall, message: Buffer) -> None:
-        self._call = call
-        self._message = message
-        self._off: Callable[[], None] | None = None
-        self.ended = False
-        """True after it was cancelled before it was sent."""
-
-    def begin(self, engine: Engine, ended: Callable[[], None]) -> None:
-        """Send it to the engine; `ended` is called after the answer. Raises NotReady."""
-
-        def done(frame: ReceivedFrame) -> None:
-            answer = wire.decode(wire.GrpcAnswer, frame.meta)
-            if answer.status:
-                self._call.fail(Status(answer.status), answer.message)
-            else:
-                self._call.respond((frame.payload,))
-            ended()
-
-        def failed(error: TpxError) -> None:
-            fail(self._call, error)
-            ended()
-
-        meta = wire.encode(wire.GrpcCall(self._call.method.path))
-        self._off = engine.ask_engine(FrameKind.GRPC, meta, self._message, done, failed)
-
-    def fail(self, error: TpxError) -> None:
-        """Answer with an error."""
-        fail(self._call, error)
-
-    def call_off(self) -> None:
-        """Cancel it because the client has disconnected."""
-        if self._off is not None:
-            self._off()
-        else:
-            self.ended = True
-            self._message = b""
-            self.fail(Cancelled("the request was cancelled"))
+        verbs.add(call, message)
 
 
 class _ConnectionVerbs:
@@ -141,14 +93,53 @@ class _ConnectionVerbs:
         """`leave` is called when none are left."""
         self._engine = engine
         self._leave = leave
-        self._waiting: deque[_Verb] = deque()
+        self._waiting: dict[ServerCall, Buffer] = {}
+        """Messages of the calls that are not with the engine yet."""
         self._asked = 0
         self._begins = False
 
-    def add(self, verb: _Verb) -> None:
-        self._waiting.append(verb)
+    def add(self, call: ServerCall, message: Buffer) -> None:
+        self._waiting[call] = message
+        call.on_gone = partial(self._drop, call)
         if not self._begins and self._asked < _AT_ONCE:
             self._begin_waiting()
+
+    def _drop(self, call: ServerCall) -> None:
+        """Cancel a waiting call because the client has disconnected."""
+        del self._waiting[call]
+        fail(call, Cancelled("the request was cancelled"))
+
+    def _begin_waiting(self) -> None:
+        self._begins = False
+        while self._waiting and self._asked < _AT_ONCE:
+            call = next(iter(self._waiting))
+            message = self._waiting.pop(call)
+            self._asked += 1
+            try:
+                self._begin(call, message)
+            except TpxError as exc:
+                self._asked -= 1
+                fail(call, exc)
+        if not self._asked and not self._begins:
+            self._leave()
+
+    def _begin(self, call: ServerCall, message: Buffer) -> None:
+        """Send a call to the engine. Raises NotReady."""
+
+        def done(frame: ReceivedFrame) -> None:
+            answer = wire.decode(wire.VerbAnswer, frame.meta)
+            if answer.status:
+                call.fail(Status(answer.status), answer.text.decode())
+            else:
+                call.respond((frame.payload,))
+            self._schedule_next()
+
+        def failed(error: TpxError) -> None:
+            fail(call, error)
+            self._schedule_next()
+
+        meta = wire.encode(wire.Verb(call.method.path.encode()))
+        call.on_gone = self._engine.ask_engine(FrameKind.GRPC, meta, message, done, failed)
 
     def _schedule_next(self) -> None:
         """Begin the next call in the next turn of the event loop.
@@ -161,76 +152,45 @@ class _ConnectionVerbs:
             self._begins = True
             asyncio.get_running_loop().call_soon(self._begin_waiting)
 
-    def _begin_waiting(self) -> None:
-        self._begins = False
-        waiting = self._waiting
-        while waiting and self._asked < _AT_ONCE:
-            verb = waiting.popleft()
-            if verb.ended:
-                continue
-            self._asked += 1
-            try:
-                verb.begin(self._engine, self._schedule_next)
-            except TpxError as exc:
-                self._asked -= 1
-                verb.fail(exc)
-        if not self._asked and not self._begins:
-            self._leave()
 
-
-class Answering(Protocol):
-    """Sends the answers of relayed requests to their frontend."""
-
-    def answer(self, number: int, flags: int, meta: bytes, parts: Sequence[Buffer] = ()) -> None: ...
-    def when_gone(self, number: int, call_off: Callable[[], None]) -> None: ...
+OnVerbAnswer = Callable[[wire.VerbAnswer, Sequence[Buffer]], None]
+"""Sends the answer to a relayed request to its frontend."""
 
 
 class _Relayed:
     """A relayed request in the engine, answered at once or later."""
 
-    def __init__(self, peer: Answering, number: int) -> None:
-        self._peer = peer
-        self._number = number
-        self._on_gone: Callable[[], None] | None = None
+    def __init__(self, answer: OnVerbAnswer) -> None:
+        self._answer = answer
+        self.on_gone: Callable[[], None] | None = None
 
-    @property
-    def on_gone(self) -> Callable[[], None] | None:
-        return self._on_gone
-
-    @on_gone.setter
-    def on_gone(self, call_off: Callable[[], None] | None) -> None:
-        self._on_gone = call_off
-        if call_off is not None:
-            self._peer.when_gone(self._number, call_off)
+    def call_off(self) -> None:
+        """Cancel it because the client has disconnected."""
+        if self.on_gone is not None:
+            self.on_gone()
 
 
 class RelayedRequest(_Relayed):
     """A relayed HTTP request, with the interface of HttpRequest."""
 
-    def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
-        super().__init__(peer, frame.number)
-        head = wire.decode(wire.RelayedHead, frame.meta)
+    def __init__(self, verb: wire.Verb, body: Buffer, answer: OnVerbAnswer) -> None:
+        super().__init__(answer)
         self.head = HttpHead()
-        self.head.method, self.head.path = head.method, head.path
-        self.body: Buffer = frame.payload
+        self.head.method, self.head.path = verb.method, verb.path
+        self.body = body
 
     def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
         """Answer like HttpRequest.respond."""
-        self._peer.answer(self._number, 0, wire.encode(wire.HttpAnswer(status, headers)), parts)
+        self._answer(wire.VerbAnswer(status, headers), parts)
 
 
 class RelayedCall(_Relayed):
     """A relayed unary gRPC call, with the interface of ServerCall."""
 
-    def __init__(self, peer: Answering, frame: ReceivedFrame) -> None:
-        super().__init__(peer, frame.number)
-        self.path = wire.decode(wire.GrpcCall, frame.meta).path
-
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Answer like ServerCall.respond."""
-        self._peer.answer(self._number, 0, wire.encode(wire.GrpcAnswer(0, "")), parts)
+        self._answer(wire.VerbAnswer(0, b""), parts)
 
     def fail(self, status: Status, message: str) -> None:
         """Answer like ServerCall.fail."""
-        text = message.encode(errors="replace").decode()
-        self._peer.answer(self._number, 0, wire.encode(wire.GrpcAnswer(int(status), text)))
+        self._answer(wire.VerbAnswer(int(status), message.encode(errors="replace")), ())

@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import numpy as np
 
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
+from tpx.protocol import messages
 from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, check_string_count
 from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse
@@ -22,7 +23,13 @@ from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.memory import Tasks
-from tpx.serving.request import CHECKED_AT_ONCE_BYTES, InferRequest, InferResponse, RequestHead
+from tpx.serving.request import (
+    CHECKED_AT_ONCE_BYTES,
+    BoundOutput,
+    InferRequest,
+    InferResponse,
+    RequestHead,
+)
 from tpx.serving.signature import Signature
 
 log = logging.getLogger(__name__)
@@ -39,11 +46,14 @@ OnError = Callable[[TpxError], None]
 class RemoteModel:
     """Implements Servant: a model that the engine serves, or the one that answered a request."""
 
-    max_batch_size = 0
     retired = False
 
-    def __init__(self, model: wire.Model | wire.Described) -> None:
-        self.name, self.version, self.decoupled = model.name, model.version, model.decoupled
+    def __init__(self, model: wire.Model) -> None:
+        config = messages.ModelConfig.FromString(model.config)
+        self.name, self.version = config.name, model.version
+        self.max_batch_size = config.max_batch_size
+        self.decoupled = config.model_transaction_policy.decoupled
+        self.signature = Signature.of(config, model.labels)
 
     def submit(self, request: InferRequest) -> None:  # noqa: ARG002 (Servant's signature)
         """Raise NotReady: requests are sent to the engine instead."""
@@ -51,14 +61,6 @@ class RemoteModel:
 
     def cancelled(self) -> None:
         """Do nothing: the request's holder has notified the engine."""
-
-
-class _KnownModel(RemoteModel):
-    """A model with the signature that the engine has sent."""
-
-    def __init__(self, model: wire.Model) -> None:
-        super().__init__(model)
-        self.max_batch_size, self.signature = model.max_batch_size, model.signature()
 
 
 class _NotKnown(NotLoaded):
@@ -216,7 +218,7 @@ class RemotePlane:
         self.channel: FrameChannel | None = None
         """The channel to the engine; None while there is no engine."""
         self._sessions = 0
-        self._models: dict[tuple[str, str], _KnownModel] = {}
+        self._models: dict[tuple[str, str], RemoteModel] = {}
         self._models_generation = -1
         self._answered: tuple[str, str] | None = None
         """Model just described by the engine; requests that waited for it use it even if models changed."""
@@ -288,7 +290,7 @@ class RemotePlane:
         kind = frame.kind
         if kind == FrameKind.RESPONSE:
             self._handle_response(frame)
-        elif kind in (FrameKind.ANSWER, FrameKind.MODEL):
+        elif kind == FrameKind.ANSWER:
             pending = self._asked.pop(frame.number, None)
             if pending is not None:
                 done, failed = pending
@@ -339,7 +341,7 @@ class RemotePlane:
 
         def done(frame: ReceivedFrame) -> None:
             self._drop_stale_models()
-            self._models[key] = _KnownModel(wire.decode(wire.Model, frame.meta))
+            self._models[key] = RemoteModel(wire.decode(wire.Model, frame.meta))
             self._answered = key
             try:
                 work()
@@ -356,7 +358,7 @@ class RemotePlane:
             self._models.clear()
             self._models_generation = generation
 
-    def _get_model(self, name: str, version: str) -> _KnownModel:
+    def _get_model(self, name: str, version: str) -> RemoteModel:
         key = name, version
         if key != self._answered:
             self._drop_stale_models()
@@ -385,7 +387,7 @@ class RemotePlane:
             head.origin = _RemoteOrigin(request, head)
         return head
 
-    def _bind_shared(self, model: _KnownModel, request: DecodedRequest) -> RequestHead:
+    def _bind_shared(self, model: RemoteModel, request: DecodedRequest) -> RequestHead:
         """Return the head of a request with tensors in shared memory.
 
         The engine reports the errors of such a request, because it checks the regions first.
@@ -485,10 +487,15 @@ class RemotePlane:
         _call_safely(infer.reply, infer, response)
 
 
-def _with_described_outputs(head: RequestHead, model: wire.Described) -> RequestHead:
-    outputs = tuple(output.bound() for output in model.outputs)
-    servant = RemoteModel(model)
-    other = RequestHead(servant, head.request_id, head.inputs, outputs, head.batch_size, head.parameters)
+def _with_described_outputs(head: RequestHead, described: wire.Described) -> RequestHead:
+    model = RemoteModel(described.model)
+    outputs = []
+    for each in described.outputs:
+        spec = model.signature.outputs[each.name]
+        output = BoundOutput(spec, binary=each.binary, classification=each.classification)
+        output.placement = wire.Elsewhere() if each.placed else None
+        outputs.append(output)
+    other = RequestHead(model, head.request_id, head.inputs, tuple(outputs), head.batch_size, head.parameters)
     other.empty_final_response = head.empty_final_response
     other.placed = any(output.placement is not None for output in outputs)
     return other

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from tpx.errors import UsageError
 from tpx.protocol.handshakes import bound_sockets
+from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.frontend import FrontendSeat, end_with
 
@@ -38,8 +38,8 @@ class EngineSeat:
     """Socket to which frontends connect."""
     count: int
     """Number of frontends."""
-    bound: dict[str, tuple[str, int]]
-    """Address and port of each service."""
+    bound: Sequence[BoundEndpoint]
+    """Endpoints of the frontends."""
     metrics: Sequence[socket.socket]
     """Bound sockets of the metrics page."""
     started: int
@@ -97,7 +97,15 @@ class ProcessSupervisor:
         engine_seat = EngineSeat(
             listening=listening,
             count=count,
-            bound={flag: each[0][0].getsockname()[:2] for flag, each in sockets.items()},
+            bound=[
+                BoundEndpoint(
+                    service=service.name,
+                    address=service.address,
+                    port=sockets[service.flag][0][0].getsockname()[1],
+                )
+                for service in self.config.services
+                if service.flag != "metrics"
+            ],
             metrics=sockets["metrics"][0] if "metrics" in sockets else (),
             started=reports_started,
         )
@@ -117,30 +125,19 @@ class ProcessSupervisor:
 
     def _bind_sockets(self, count: int) -> dict[str, list[list[socket.socket]]]:
         """Bind sockets for each service and frontend, without listening yet. Raises UsageError."""
-        config = self.config
-        http, grpc, metrics = config.http, config.grpc, config.metrics
-        services = (
-            ("http", http.allow_http, http.http_address, http.http_port, http.reuse_http_port),
-            ("grpc", grpc.allow_grpc, grpc.grpc_address, grpc.grpc_port, grpc.reuse_grpc_port),
-            ("metrics", metrics.allow_metrics, config.metrics_host, metrics.metrics_port, False),
-        )
         out: dict[str, list[list[socket.socket]]] = {}
-        for flag, allowed, address, port, shared in services:
-            if not allowed:
-                continue
+        for service in self.config.services:
+            address, port = service.address, service.port
             try:
-                if port and not shared:  # SO_REUSEPORT would share the port with another server of this user
+                if port and not service.reuse_port:  # SO_REUSEPORT would share it with another server
                     for sock in bound_sockets(address, port, reuse_port=False):
                         sock.close()
-                out[flag] = [bound_sockets(address, port, reuse_port=True)]
-                port = port or out[flag][0][0].getsockname()[1]
-                if flag != "metrics":  # only the engine serves metrics
-                    out[flag] += [bound_sockets(address, port, reuse_port=True) for _ in range(count - 1)]
+                groups = out[service.flag] = [bound_sockets(address, port, reuse_port=True)]
+                port = port or groups[0][0].getsockname()[1]
+                if service.flag != "metrics":  # only the engine serves metrics
+                    groups += [bound_sockets(address, port, reuse_port=True) for _ in range(count - 1)]
             except OSError as exc:
-                raise UsageError(
-                    f"Socket '{address}:{port}' already in use or not available: {exc.strerror} "
-                    f"(choose another with --{flag}-port or --{flag}-address)"
-                ) from exc
+                raise service.in_use(exc) from exc
         return out
 
 

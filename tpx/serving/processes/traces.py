@@ -5,11 +5,11 @@ others after the response. The engine decides which requests are traced, and wri
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tpx.serving.processes import wire
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
-from tpx.serving.tracing.trace import Caller, Trace
+from tpx.serving.tracing.trace import Caller
 
 
 class RemoteTrace:
@@ -20,12 +20,12 @@ class RemoteTrace:
     def __init__(self, caller: Caller | None, tracer: "RemoteTracer") -> None:
         self._caller = caller
         self._tracer = tracer
-        self._stamps: list[wire.WireStamp] = []
+        self._stamps: wire.WireStamps = []
         self._number: int | None = None
 
     def stamp(self, name: str, ns: int = 0) -> None:
         """Record an event at `ns`, by default now."""
-        self._stamps.append(wire.WireStamp(name, ns or time.perf_counter_ns()))
+        self._stamps.append((name, ns or time.perf_counter_ns()))
 
     def begin(self, request: InferRequest) -> None:
         """Register the trace of a request that is about to be sent to the engine."""
@@ -35,10 +35,9 @@ class RemoteTrace:
         """Return the metadata of the request with this trace; `number` is the one in the channel."""
         self._number = number
         stamps, self._stamps = self._stamps, []
-        caller, calling = self._caller, None
-        if caller is not None:
-            calling = wire.Calling(f"{caller.trace_id:x}", caller.span_id, caller.sampled, caller.state)
-        return wire.encode(wire.TraceStart(meta, calling, stamps))
+        caller = self._caller
+        parent, state = ("", "") if caller is None else (caller.traceparent, caller.state)
+        return wire.encode(wire.TraceStart(meta, parent, state, stamps))
 
     def computed(self, request: InferRequest, times: Computation, response: InferResponse) -> None:
         """Do nothing: the engine records this."""
@@ -53,7 +52,7 @@ class RemoteTrace:
     def end(self) -> None:
         """Send the remaining timestamps, if the request was sent."""
         if self._number is not None:
-            self._tracer.send(self._number, wire.encode(wire.TraceEnd(self._stamps)))
+            self._tracer.send(self._number, wire.encode(self._stamps))
 
 
 class RemoteTracer:
@@ -86,16 +85,3 @@ class RemoteTracer:
     def started(self, infer: InferRequest, number: int, meta: bytes) -> bytes:
         """Return the metadata of a request with the beginning of its trace."""
         return self.begun.pop(infer).started(number, meta)
-
-
-def read_caller(calling: wire.Calling | None) -> Caller | None:
-    """Return the caller that a frontend has received."""
-    if calling is None:
-        return None
-    return Caller(int(calling.trace_id, 16), calling.span_id, calling.sampled, calling.state)
-
-
-def add_stamps(trace: Trace, stamps: Sequence[wire.WireStamp]) -> None:
-    """Add a frontend's timestamps to a trace."""
-    for stamp in stamps:
-        trace.stamp(stamp.name, stamp.ns)

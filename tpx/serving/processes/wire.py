@@ -8,14 +8,18 @@ import msgspec
 from msgspec import Struct
 
 from tpx.errors import Code, InvalidRequest, RequestError, TpxError
+from tpx.protocol import messages
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput, SharedMemoryRange
 from tpx.serving.logs import LogSettings
 from tpx.serving.processes.ring import PlainHead
-from tpx.serving.request import BoundOutput, RequestHead, TensorSpec
-from tpx.serving.signature import Signature
+from tpx.serving.request import RequestHead
+from tpx.serving.served import Served
 
 _T = TypeVar("_T")
+
+WireStamps = list[tuple[str, int]]
+"""Names and times of the timestamps of a traced request."""
 
 
 class FrameKind(IntEnum):
@@ -37,15 +41,13 @@ class FrameKind(IntEnum):
     """The last timestamps of a traced request."""
     # from the engine
     RESPONSE = 16
-    MODEL = 17
-    """Answer to ASK_MODEL."""
-    ANSWER = 18
-    """Answer to HTTP or GRPC."""
-    STATE = 19
+    ANSWER = 17
+    """Answer to ASK_MODEL, HTTP or GRPC."""
+    STATE = 18
     """Log and trace settings for frontends."""
-    RELEASE_CLIENTS = 20
-    STOP_ACCEPTING = 21
-    END = 22
+    RELEASE_CLIENTS = 19
+    STOP_ACCEPTING = 20
+    END = 21
 
 
 class Flag(IntEnum):
@@ -116,7 +118,7 @@ class Templates:
         self.next = 0
 
 
-def encode(message: Struct) -> bytes:
+def encode(message: Struct | WireStamps) -> bytes:
     """Encode metadata. Raises InvalidRequest if a client's integer has more than 64 bits."""
     try:
         return msgspec.msgpack.encode(message)
@@ -145,35 +147,6 @@ class Error(Struct, array_like=True):
         return RequestError(self.message, code=Code(self.code))
 
 
-class Spec(Struct, array_like=True):
-    """A serialized TensorSpec."""
-
-    name: str
-    datatype: str
-    dims: tuple[int, ...]
-    model_dims: tuple[int, ...] | None
-    optional: bool
-    ragged: bool
-    labels: tuple[str, ...]
-
-    @classmethod
-    def of(cls, spec: TensorSpec) -> "Spec":
-        reshaped = None if spec.model_dims is spec.dims else spec.model_dims
-        return cls(spec.name, spec.datatype, spec.dims, reshaped, spec.optional, spec.ragged, spec.labels)
-
-    def spec(self) -> TensorSpec:
-        """Return the TensorSpec."""
-        return TensorSpec(
-            self.name,
-            self.datatype,
-            self.dims,
-            model_dims=self.model_dims,
-            optional=self.optional,
-            ragged=self.ragged,
-            labels=self.labels,
-        )
-
-
 class ModelName(Struct, array_like=True):
     """Name and version of a model that a frontend asks for."""
 
@@ -184,24 +157,22 @@ class ModelName(Struct, array_like=True):
 class Model(Struct, array_like=True):
     """Description of a model for frontends."""
 
-    name: str
     version: int
-    max_batch_size: int
-    decoupled: bool
-    inputs: list[Spec]
-    outputs: list[Spec]
+    config: bytes
+    """Serialized ModelConfig with name, tensors and transaction policy."""
+    labels: dict[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, name: str, version: int, signature: Signature, *, decoupled: bool) -> "Model":
-        inputs, outputs = (
-            [Spec.of(spec) for spec in specs.values()] for specs in (signature.inputs, signature.outputs)
+    def of(cls, model: Served) -> "Model":
+        config = messages.ModelConfig(
+            name=model.name,
+            max_batch_size=model.max_batch_size,
+            input=model.config.input,
+            output=model.config.output,
+            model_transaction_policy=model.config.model_transaction_policy,
         )
-        return cls(name, version, signature.max_batch_size, decoupled, inputs, outputs)
-
-    def signature(self) -> Signature:
-        """Return the signature of the model."""
-        inputs, outputs = ([each.spec() for each in specs] for specs in (self.inputs, self.outputs))
-        return Signature(self.name, self.max_batch_size, inputs, outputs)
+        labels = {name: spec.labels for name, spec in model.signature.outputs.items()}
+        return cls(model.version, config.SerializeToString(), labels)
 
 
 class WireInput(Struct, array_like=True):
@@ -271,36 +242,28 @@ class Elsewhere:
 
 
 class WireOutput(Struct, array_like=True):
-    """A serialized BoundOutput."""
+    """A serialized BoundOutput, without its spec."""
 
-    spec: Spec
+    name: str
     binary: bool
     classification: int
     placed: bool
 
-    def bound(self) -> BoundOutput:
-        """Return the BoundOutput."""
-        output = BoundOutput(self.spec.spec(), binary=self.binary, classification=self.classification)
-        output.placement = Elsewhere() if self.placed else None
-        return output
-
 
 class Described(Struct, array_like=True):
-    """The model that answered, if the frontend does not know it."""
+    """The model that answered, if the frontend does not know it, and the outputs."""
 
-    name: str
-    version: int
-    decoupled: bool
+    model: Model
     outputs: list[WireOutput]
 
     @classmethod
     def of(cls, head: RequestHead) -> "Described":
-        model = head.model
+        assert isinstance(head.model, Served)
         outputs = [
-            WireOutput(Spec.of(each.spec), each.binary, each.classification, each.placement is not None)
+            WireOutput(each.spec.name, each.binary, each.classification, each.placement is not None)
             for each in head.outputs
         ]
-        return cls(model.name, model.version, model.decoupled, outputs)
+        return cls(Model.of(head.model), outputs)
 
 
 class OutputTensor(Struct, array_like=True):
@@ -328,61 +291,29 @@ class EngineState(Struct, array_like=True):
     accepts_callers: bool
 
 
-class WireStamp(Struct, array_like=True):
-    """Timestamp of a traced request."""
-
-    name: str
-    ns: int
-
-
-class Calling(Struct, array_like=True):
-    """A serialized Caller; its trace id exceeds MessagePack's integers."""
-
-    trace_id: str
-    span_id: int
-    sampled: bool
-    state: str
-
-
 class TraceStart(Struct, array_like=True):
     """Beginning of a trace; `meta` is the metadata of the frame without tracing."""
 
     meta: bytes
-    caller: Calling | None
-    stamps: list[WireStamp]
+    traceparent: str
+    """Header of the caller; empty if it traces nothing."""
+    tracestate: str
+    stamps: WireStamps
 
 
-class TraceEnd(Struct, array_like=True):
-    """Remaining timestamps of a trace."""
+class Verb(Struct, array_like=True):
+    """A relayed request without its body: of HTTP, or a gRPC call, which has no method."""
 
-    stamps: list[WireStamp]
-
-
-class RelayedHead(Struct, array_like=True):
-    """A relayed HTTP request without its body."""
-
-    method: bytes
     path: bytes
+    method: bytes = b""
 
 
-class HttpAnswer(Struct, array_like=True):
-    """A relayed HTTP response without its body."""
-
-    status: int
-    headers: bytes
-
-
-class GrpcCall(Struct, array_like=True):
-    """A relayed gRPC call."""
-
-    path: str
-
-
-class GrpcAnswer(Struct, array_like=True):
-    """Status of a gRPC call; if it is 0, the payload is the message."""
+class VerbAnswer(Struct, array_like=True):
+    """Status of a relayed request; the payload is the body or message."""
 
     status: int
-    message: str
+    text: bytes
+    """Headers of HTTP, or the message of a gRPC status."""
 
 
 def cut(payload: Buffer, sizes: Sequence[int]) -> list[Buffer]:

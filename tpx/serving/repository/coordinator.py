@@ -82,29 +82,31 @@ class LoadOnDemand:
         """
         if self._waiting.total() >= _MOST_WAITING:
             raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
-        called_off = asyncio.Event()
-        self._tasks.start(self._wait_for_load(name, work, fail, called_off))
-        return called_off.set
+        off = asyncio.get_running_loop().create_future()
+        self._tasks.start(self._wait_for_load(name, work, fail, off))
+        return lambda: None if off.done() else off.set_result(None)
 
     def pinned(self, name: str) -> bool:
         """Return True if a request waits for this model or is about to be submitted to it."""
         return self._waiting[name] > 0
 
     async def _wait_for_load(
-        self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None], called_off: asyncio.Event
+        self,
+        name: str,
+        work: Callable[[], None],
+        fail: Callable[[TpxError], None],
+        off: "asyncio.Future[None]",
     ) -> None:
         self._waiting[name] += 1
-        loop = asyncio.get_running_loop()
         load = self._loads.get(name)
         if load is None:
-            load = self._loads[name] = loop.create_future()
+            load = self._loads[name] = asyncio.get_running_loop().create_future()
             self._tasks.start(self._run_load(name, load))
-        off = loop.create_task(called_off.wait())
         try:
             either: set[asyncio.Future[Any]] = {load, off}
             await asyncio.wait(either, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
             error: TpxError | None = None
-            if called_off.is_set():
+            if off.done():
                 error = Cancelled(f"the client went away while model '{name}' was being loaded")
             elif load.done():
                 error = load.result()
@@ -118,7 +120,6 @@ class LoadOnDemand:
             else:
                 fail(error)
         finally:
-            off.cancel()
             self._waiting[name] -= 1
             if not self._waiting[name]:
                 del self._waiting[name]
@@ -142,48 +143,36 @@ class LoadOnDemand:
             load.set_result(error)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlSettings:
-    """Model repositories and the policy for loading from them."""
-
-    places: Sequence[Repository]
-    mode: discovery.ControlMode = "none"
-    startup: Sequence[str] = ()
-    """--load-model: models to load at startup in explicit mode."""
-    exit_on_error: bool = True
-    """True if a repository that cannot be read at startup is an error."""
-    poll_s: float = 15
-    """Polling interval; 0 disables polling."""
-    settle_s: float = 0.25
-    """Time a changed model must stay unchanged before it is loaded: it may still be being written."""
-    load_threads: int = 4
-    load_retries: int = 0
-    config_name: str = ""
-    lazy_wait_s: float = 60
-    memory_limit_bytes: int = 0
-    """Maximum memory that models may hold; 0 = no limit."""
-    resident: Callable[[], int] = resident_bytes
-    """Returns the memory the process holds now."""
-
-
 class Coordinator:
     """Loads and unloads the models of a ModelRepository. `tasks` owns work that no caller awaits."""
 
-    def __init__(self, repository: ModelRepository, loader: Loader, settings: ControlSettings) -> None:
+    def __init__(
+        self,
+        repository: ModelRepository,
+        loader: Loader,
+        places: Sequence[Repository],
+        *,
+        settle_s: float = 0.25,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        """Control the models in `places`. A changed model must stay unchanged for `settle_s` seconds before
+        it is loaded: it may still be being written. `resident` returns the memory that the process holds.
+        """
         self.repository = repository
-        self._settings = settings
+        self._options = options = loader.settings.options
+        self._settle_s = settle_s
         self.metrics = CustomMetrics()
         """Metrics that models add to the metrics page."""
         self._repositories = discovery.Repositories(
-            places=settings.places, config_name=settings.config_name, namespaces=repository.namespaces
+            places=places, config_name=options.model_config_name, namespaces=repository.namespaces
         )
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)
-        self.on_demand = LoadOnDemand(self._load_for_request, self.tasks, settings.lazy_wait_s)
+        self.on_demand = LoadOnDemand(self._load_for_request, self.tasks, options.lazy_load_timeout_secs)
         self._ensembles = Ensembles(repository, self.retirement, loader.settings)
         self._memory = ModelMemory(
-            settings.memory_limit_bytes,
-            settings.resident,
+            options.model_memory_limit,
+            resident,
             repository,
             self.retirement,
             self._unload,
@@ -196,9 +185,9 @@ class Coordinator:
             ensembles=self._ensembles,
             retirement=self.retirement,
             memory=self._memory,
-            permits=Permits(settings.load_threads),
+            permits=Permits(options.model_load_thread_count),
             host_of=partial(ModelHost, self, asyncio.get_running_loop()),
-            retries=settings.load_retries,
+            retries=options.model_load_retry_count,
         )
         self._poller: asyncio.Task[None] | None = None
         self._requested: set[ModelId] = set()
@@ -210,18 +199,15 @@ class Coordinator:
 
     async def start(self) -> None:
         """Load the startup models. A failed load is recorded as the state of its model. Raises UsageError."""
-        settings = self._settings
-        if settings.exit_on_error:
-            found = await asyncio.to_thread(self._repositories.scan)
-        else:
-            found, faults = await asyncio.to_thread(self._repositories.scan_readable)
-            for fault in faults:
-                log.error("failed to poll the model repositories: %s", fault)
-            self.repository.unreadable = tuple(faults)
-        if settings.mode not in discovery.CLIENTS_DECIDE:
+        options, faults = self._options, list[str]()
+        found = await asyncio.to_thread(self._repositories.scan, None if options.exit_on_error else faults)
+        for fault in faults:
+            log.error("failed to poll the model repositories: %s", fault)
+        self.repository.unreadable = tuple(faults)
+        if not options.on_request:
             for warning in await asyncio.to_thread(self._repositories.misplaced):
                 log.warning("%s", warning)
-        models = discovery.plan_start(settings.mode, settings.startup, found)
+        models = discovery.plan_start(options, found)
         self._record_unique_names(found)
         for model in models:
             if model not in found:
@@ -237,7 +223,7 @@ class Coordinator:
             log.warning("%s", warning)
         group = LoadGroup(lambda model: discovery.fetch(found[model]) if model in found else None)
         await self.loads.load_all(present, group)
-        if settings.mode == "poll" and settings.poll_s:
+        if options.model_control_mode == "poll" and options.repository_poll_secs:
             self._poller = asyncio.get_running_loop().create_task(self._poll_until_stopped())
 
     def stop(self) -> None:
@@ -265,7 +251,7 @@ class Coordinator:
 
     def check_explicit(self) -> None:
         """Raise NotReady unless clients may load and unload models."""
-        if self._settings.mode not in discovery.CLIENTS_DECIDE:
+        if not self._options.on_request:
             raise NotReady("explicit model load / unload is not allowed if polling is enabled")
         self.loads.check_running()
 
@@ -346,7 +332,7 @@ class Coordinator:
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
         """Return the models in the repositories, each with a fault or ""; none if all are loaded."""
-        if self._settings.mode not in discovery.CLIENTS_DECIDE:
+        if not self._options.on_request:
             return {}
         try:
             found = await asyncio.to_thread(self._repositories.names)
@@ -366,7 +352,7 @@ class Coordinator:
 
     def ask_for(self, name: str) -> None:
         """Raise NotLoaded if a request for this model would load it, or the error of its last load."""
-        if self._settings.mode != "lazy" or any(
+        if self._options.model_control_mode != "lazy" or any(
             map(self.repository.recipes, self.repository.all_named(name))
         ):
             return
@@ -377,7 +363,7 @@ class Coordinator:
 
     def would_load(self, name: str) -> bool:
         """Return True if a request would load this model, judging by the last read of the repositories."""
-        lazy = self._settings.mode == "lazy"
+        lazy = self._options.model_control_mode == "lazy"
         return lazy and name in self._unique_names and name not in self.on_demand.failures
 
     async def _load_for_request(self, name: str) -> None:
@@ -401,7 +387,7 @@ class Coordinator:
     async def _poll_until_stopped(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.loads.stopping.wait(), self._settings.poll_s)
+                await asyncio.wait_for(self.loads.stopping.wait(), self._options.repository_poll_secs)
                 return
             try:
                 await self.poll()
@@ -414,16 +400,16 @@ class Coordinator:
         """Read the repositories once, then load and unload what changed. Raises UsageError."""
         found, duplicates = await asyncio.to_thread(self._repositories.snapshot)
         self.repository.unreadable = ()
-        changes = discovery.plan_poll(found, self.repository.stamps())
-        if changes.load:
-            await asyncio.sleep(self._settings.settle_s)
+        changed, gone = discovery.plan_poll(found, self.repository.stamps())
+        if changed:
+            await asyncio.sleep(self._settle_s)
             again, _ = await asyncio.to_thread(self._repositories.snapshot)
             # models that changed again are still being written: the next poll retries them
-            settled = [model for model in changes.load if again.get(model) == found[model]]
+            settled = [model for model in changed if again.get(model) == found[model]]
             discover = self._repositories.discover
             group = LoadGroup(lambda model: discover(model) if model in settled else None)
             await self.loads.load_all(settled, group)
-        for model in changes.unload:
+        for model in gone:
             async with self.loads.exclusive(model):
                 self._unload(model)
         for model, places in duplicates.items():

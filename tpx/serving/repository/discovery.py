@@ -15,19 +15,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.protocol import model_config
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.layout import ModelSource, Repository, versions_in
+from tpx.serving.repository.options import ModelSpec
 
 log = logging.getLogger(__name__)
-
-ControlMode = Literal["none", "poll", "explicit", "lazy"]
-CLIENTS_DECIDE: Final = ("explicit", "lazy")
-"""Modes in which clients load and unload models."""
 
 _CONFIGS = "configs"
 _NOT_A_MODELS_OWN = "__pycache__"
@@ -239,15 +235,23 @@ class Repositories:
     namespaces: bool = False
     """True if models are identified by name and repository."""
 
-    def scan(self) -> dict[ModelId, ModelSource]:
+    def scan(self, faults: list[str] | None = None) -> dict[ModelId, ModelSource]:
         """Return all models by name.
 
         A repository given twice counts once. Without namespaces, a name found in two repositories
-        yields a source with a fault instead of a model.
+        yields a source with a fault instead of a model. The errors of repositories that cannot be read
+        are added to `faults`, if it is given, and not raised.
         """
         found: dict[ModelId, list[ModelSource]] = {}
         for place in self._list_distinct():
-            for source in place.scan():
+            try:
+                sources = place.scan()
+            except UsageError as exc:
+                if faults is None:
+                    raise
+                faults.append(exc.message)
+                continue
+            for source in sources:
                 each = self._attach_namespace(source, self._choose_namespace(place))
                 found.setdefault(each.model_id, []).append(each)
         return {model: _check_unique(model, sources) for model, sources in sorted(found.items())}
@@ -286,19 +290,6 @@ class Repositories:
 
     def _attach_namespace(self, source: ModelSource, namespace: str) -> ModelSource:
         return replace(source, namespace=namespace, config_name=self.config_name)
-
-    def scan_readable(self) -> tuple[dict[ModelId, ModelSource], list[str]]:
-        """Return all models of the readable repositories, and the errors of the others."""
-        with suppress(UsageError):
-            return self.scan(), []
-        readable, faults = [], []
-        for place in self.places:
-            try:
-                place.scan()
-                readable.append(place)
-            except UsageError as exc:
-                faults.append(exc.message)
-        return replace(self, places=readable).scan(), faults
 
     def snapshot(self) -> tuple[dict[ModelId, Stamps | None], dict[ModelId, str]]:
         """Return what polling compares: the stamps of all models, None for one that exists but cannot be
@@ -384,29 +375,22 @@ def fetch(source: ModelSource) -> ModelSource:
     return replace(source, directory=directory, private=True, versions=versions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """New or changed models to load, and models to unload."""
-
-    load: tuple[ModelId, ...]
-    unload: tuple[ModelId, ...]
-
-
-def plan_poll(found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, Stamps | None]) -> Changes:
-    """Return the changes between the repositories and the loaded models.
+def plan_poll(
+    found: Mapping[ModelId, Stamps | None], known: Mapping[ModelId, Stamps | None]
+) -> tuple[list[ModelId], list[ModelId]]:
+    """Return the new or changed models to load, and the models to unload.
 
     A model without stamps in `found` exists but cannot be read: it is left as it is. One without stamps
     in `known` failed its last load: it is retried.
     """
-    return Changes(
-        load=tuple(m for m, stamps in sorted(found.items()) if stamps is not None and known.get(m) != stamps),
-        unload=tuple(sorted(known.keys() - found.keys())),
-    )
+    load = [model for model, stamps in found.items() if stamps is not None and known.get(model) != stamps]
+    return sorted(load), sorted(known.keys() - found.keys())
 
 
-def plan_start(mode: ControlMode, startup: Sequence[str], found: Iterable[ModelId]) -> list[ModelId]:
+def plan_start(options: ModelSpec, found: Iterable[ModelId]) -> list[ModelId]:
     """Return the models to load at startup: all found, or those of --load-model. Raises UsageError."""
-    if mode not in CLIENTS_DECIDE:
+    startup = options.load_model
+    if not options.on_request:
         if startup:
             raise UsageError(
                 "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."

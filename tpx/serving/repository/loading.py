@@ -39,6 +39,7 @@ from tpx.serving.repository import configuration
 from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.discovery import Stamps, relative_paths, stamps_of
 from tpx.serving.repository.layout import ModelSource, read_labels, versions_in, wanted_versions
+from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
 from tpx.serving.repository.table import Recipe
 from tpx.serving.request import InferRequest, LiveSequence
@@ -57,7 +58,9 @@ _NAMES_A_FILE = re.compile(r"\.pbtxt\b")
 class LoadSettings:
     """Server options that affect loading."""
 
-    auto_complete: bool = True
+    options: ModelSpec
+    backend_settings: Mapping[str, Mapping[str, str]]
+    """--backend-config settings by backend; "" applies to all backends."""
     inline_below_ns: int = 100_000
     latencies: LatencySettings = field(default_factory=LatencySettings)
     cache: ResponseCache | None = None
@@ -66,14 +69,6 @@ class LoadSettings:
     """--rate-limit: shared by all models."""
     polling: BusyPolling = NO_POLLING
     """--busy-poll-us: shared by all models."""
-    backend_directory: Path | None = None
-    """--backend-directory: python-based backends."""
-    agent_directory: Path = Path("/opt/tritonserver/repoagents")
-    """--repoagent-directory: repository agents."""
-    backend_settings: Mapping[str, Mapping[str, str]]
-    """--backend-config settings by backend; "" applies to all backends."""
-    namespaces: bool = False
-    """--model-namespacing: steps of ensembles may name a namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +118,9 @@ class Loader:
     _loop: asyncio.AbstractEventLoop
     _arrivals: Arrivals = field(init=False, default_factory=Arrivals)
 
+    def __post_init__(self) -> None:
+        self._options = self.settings.options
+
     def want(self, source: ModelSource, ownership: Ownership, served: Ownership | None = None) -> WantedModel:
         """Read a model as it is stored, or as its repository agents change it.
 
@@ -147,7 +145,7 @@ class Loader:
             same = None if served is None else served.wanted
             if same is not None and recipe in same.recipes.values():
                 return replace(same, stamps=stamps)
-            source = _run_agents(source, written, ownership, self.settings.agent_directory)
+            source = _run_agents(source, written, ownership, self._options.repoagent_directory)
             config = self._read_config(source)
             config.model_repository_agents.CopyFrom(agents)
             wanted = self._build_wanted_model(source, config, stamps)
@@ -182,7 +180,7 @@ class Loader:
     def _read_config(self, source: ModelSource) -> ModelConfig:
         if source.fault:
             raise LoadError(source.fault)
-        if not self.settings.auto_complete and not source.has_config:
+        if not self._options.auto_complete and not source.has_config:
             raise ConfigError(
                 f"failed to open text file for read {source.config_path}: No such file or directory"
             )
@@ -194,18 +192,18 @@ class Loader:
         """Complete and validate the parts of a configuration that need no open model file."""
         configuration.refuse_unsupported(config)
         if configuration.is_ensemble(config):
-            configuration.complete_ensemble(config, auto_complete=self.settings.auto_complete)
-            configuration.validate_ensemble(config, namespaces=self.settings.namespaces)
+            configuration.complete_ensemble(config, auto_complete=self._options.auto_complete)
+            configuration.validate_ensemble(config, namespaces=self._options.model_namespacing)
             graph_of(config)
             configuration.validate(config)
             return
         first = source.versions[min(source.versions)] if source.versions else None
         configuration.fill_backend(config, first)
-        configuration.validate_model(config, completed=not self.settings.auto_complete)
-        if not self.settings.auto_complete:
+        configuration.validate_model(config, completed=not self._options.auto_complete)
+        if not self._options.auto_complete:
             configuration.validate_tensors(config)
         with suppress(LoadError):  # loading the version reports this error
-            configuration.fill_defaults(config, find_backend(config.backend, self.settings.backend_directory))
+            configuration.fill_defaults(config, find_backend(config.backend, self._options.backend_directory))
 
     def load(
         self, source: ModelSource, version: int, written: ModelConfig, host: Host | None = None
@@ -221,9 +219,9 @@ class Loader:
         self, source: ModelSource, version: int, config: ModelConfig, host: Host | None
     ) -> ServedModel:
         began = time.perf_counter_ns()
-        backend = find_backend(config.backend, self.settings.backend_directory)
+        backend = find_backend(config.backend, self._options.backend_directory)
         configuration.validate_instance_groups(config)
-        configuration.validate_tensors(config, completed=not self.settings.auto_complete)
+        configuration.validate_tensors(config, completed=not self._options.auto_complete)
         if source.origin is not None:
             source.origin.fetch_version(source.directory, version)
         files = ModelFiles(
@@ -294,7 +292,7 @@ class Loader:
         )
 
     def _complete_config(self, opened: OpenModel, config: ModelConfig) -> None:
-        if self.settings.auto_complete:
+        if self._options.auto_complete:
             settings = self._merge_backend_settings(config.backend)
             size = settings.get("default-max-batch-size", str(_DEFAULT_MAX_BATCH_SIZE))
             if not (size.isascii() and size.isdigit()):

@@ -124,10 +124,8 @@ class Record:
     """One model: its versions, and what they were loaded from."""
 
     versions: dict[int, VersionEntry] = field(default_factory=dict)
-    fault: str = ""
+    fault: VersionEntry | None = None
     """Reason why no version is known; only set while none serves."""
-    passed_over: bool = False
-    """True if the fault does not affect the server's readiness."""
     stamps: Stamps | None = None
     """Stamps of the last load; None if it failed."""
     known: bool = False
@@ -139,19 +137,13 @@ class Record:
     @property
     def entries(self) -> list[VersionEntry]:
         """Entry of the fault, if there is one, then those of the versions, ascending."""
-        found = [entry for _, entry in sorted(self.versions.items())]
-        if self.fault:
-            state, reason = VersionState.UNAVAILABLE, self.fault
-            fault = VersionEntry(version=None, state=state, reason=reason, passed_over=self.passed_over)
-            found.insert(0, fault)
-        return found
+        fault = [] if self.fault is None else [self.fault]
+        return fault + [entry for _, entry in sorted(self.versions.items())]
 
     @property
     def hinders(self) -> bool:
         """True if strict readiness fails because of the states of this model."""
-        if self.fault and not self.passed_over:
-            return True
-        return any(entry.hinders for entry in self.versions.values())
+        return any(entry.hinders for entry in self.entries)
 
     @property
     def loaded(self) -> dict[int, Loaded]:
@@ -200,6 +192,8 @@ class ModelRepository:
     def __init__(self, *, namespaces: bool = False) -> None:
         self.namespaces = namespaces
         self.generation = 0
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when `generation` changes."""
         self.unreadable: tuple[str, ...] = ()
         """Errors of repositories that could not be read at startup; cleared by the next successful read."""
         self._models: dict[str, dict[str, Record]] = {}
@@ -331,7 +325,7 @@ class ModelRepository:
         return {
             model: record.stamps
             for model, record in self._list_records()
-            if record.fault or any(entry.reason != UNLOADED for entry in record.entries)
+            if any(entry.reason != UNLOADED for entry in record.entries)
         }
 
     # results of loads
@@ -339,7 +333,7 @@ class ModelRepository:
     def begin(self, model: ModelId, plan: Plan) -> None:
         """Mark the versions of a plan as loading, except those that serve meanwhile."""
         record = self._get_or_add_record(model)
-        record.fault, self._hindered = "", None
+        record.fault = self._hindered = None
         for version in plan.load:
             entry = record.versions.setdefault(version, VersionEntry(version=version))
             if entry.loaded is None:
@@ -394,7 +388,8 @@ class ModelRepository:
         record = self._get_or_add_record(model)
         self._mark_failed(record)
         if not record.loaded:
-            record.fault, record.passed_over = reason, passed_over
+            state = VersionState.UNAVAILABLE
+            record.fault = VersionEntry(version=None, state=state, reason=reason, passed_over=passed_over)
 
     def suspend(self, model: ModelId, reason: str) -> list[Loaded]:
         """Stop serving an ensemble until the models it depends on serve again. Return what served."""
@@ -417,7 +412,8 @@ class ModelRepository:
         record = self._find_records(model.name).get(model.namespace)
         if record is None:
             return []
-        record.fault, record.stamps, record.known, record.kept = "", None, False, None
+        record.fault = record.stamps = record.kept = None
+        record.known = False
         if not record.versions:
             self._drop_record(model)
         ended = [loaded for entry in record.versions.values() for loaded in entry.end()]
@@ -433,7 +429,7 @@ class ModelRepository:
         The server may still be ready if the model never served, as in Triton.
         """
         record = self.record(model)
-        if record.fault == reason:
+        if record.fault is not None and record.fault.reason == reason:
             return []
         served_before = record.has_served
         ended = self.unload(model)
@@ -467,6 +463,7 @@ class ModelRepository:
         """Record that a different version serves; what no longer serves is not kept alive."""
         self.generation += 1
         self._served, self._in_processes, self._hindered = None, [], None
+        self.on_change()
 
     def _list_served(self) -> Sequence[Served]:
         if self._served is None:

@@ -1,3 +1,4 @@
-"""Request traces: `tracer` selects requests by its `settings`, `trace` collects one trace, `writer`
-writes files, and `export` sends `spans` to a collector, below the caller's span.
+"""Request traces: `tracer` selects requests by its `settings`, `trace` collects one trace. Traces go
+through a `queue`: `writer` writes files, and `export` sends `spans` to a collector, below the caller's
+span.
 """

@@ -1,12 +1,19 @@
-"""A trace as OpenTelemetry spans: of the request, of each model, and of each computation."""
+"""Traces as OpenTelemetry spans: of the request, of each model, and of each computation; sent by OTLP over
+HTTP.
+"""
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
+from tpx.serving.tracing.settings import SpanSettings
 from tpx.serving.tracing.trace import SpanPlace, Trace, TraceStamp, new_span_id
 
 ROOT = "InferRequest"
@@ -17,6 +24,7 @@ _SCOPE = InstrumentationScope("triton-server")
 _UNNAMED = "unknown_service"
 _OF_MODEL = ("REQUEST_", "QUEUE_")
 _OF_COMPUTING = "COMPUTE_"
+_LIBRARY_LOG = logging.getLogger("opentelemetry.exporter.otlp")
 
 
 def resource_of(attributes: Sequence[tuple[str, str]]) -> Resource:
@@ -94,3 +102,45 @@ def _make_span_context(place: SpanPlace, span_id: int) -> SpanContext:
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
         trace_state=TraceState.from_header([place.state]) if place.state else None,
     )
+
+
+class OtlpCollector:
+    """Implements TraceOutput with OpenTelemetry's exporter, whose log has the reasons of failures."""
+
+    def __init__(self, settings: SpanSettings) -> None:
+        self._batch_size = settings.bsp_max_export_batch_size
+        self._exporter = OTLPSpanExporter(endpoint=settings.url)
+        self._resource = resource_of(settings.resource)
+        self._called_off = False
+        self._reasons = _Reasons()
+        _LIBRARY_LOG.addHandler(self._reasons)
+        _LIBRARY_LOG.propagate = False
+
+    def write(self, batch: Sequence[Trace]) -> bool:
+        offset_ns = time.time_ns() - time.perf_counter_ns()
+        spans = [span for trace in batch for span in spans_of(trace, self._resource, offset_ns)]
+        self._reasons.first = ""
+        for start in range(0, len(spans), self._batch_size):
+            result = self._exporter.export(spans[start : start + self._batch_size])
+            if result is not SpanExportResult.SUCCESS:
+                raise OSError(self._reasons.first or "it did not say why")
+        return True
+
+    def call_off(self) -> None:
+        if not self._called_off:
+            self._called_off = True
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self.call_off()
+        _LIBRARY_LOG.removeHandler(self._reasons)
+        _LIBRARY_LOG.propagate = True
+
+
+class _Reasons(logging.Handler):
+    """Keeps the first log record, which has the reason; later ones only report failed retries."""
+
+    first = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.first = self.first or record.getMessage()

@@ -36,6 +36,11 @@ class Caller:
     state: str = ""
     """State of other tracing systems, passed on unchanged."""
 
+    @property
+    def traceparent(self) -> str:
+        """Return the header that `read_caller` parses."""
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
+
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
@@ -60,7 +65,7 @@ class SpanPlace:
     @property
     def context(self) -> str:
         """Return the trace context for Python models that create child spans, as JSON."""
-        words = {"traceparent": f"00-{self.trace_id:032x}-{self.span_id:016x}-{_SAMPLED:02x}"}
+        words = {"traceparent": Caller(self.trace_id, self.span_id, sampled=True).traceparent}
         if self.state:
             words["tracestate"] = self.state
         return json.dumps(words)

@@ -152,7 +152,7 @@ def test_markers_of_directories_and_configurations_by_name(s3: Bucket, tmp_path:
     assert list(found["ensemble"].versions) == [1]
 
     async def scene() -> None:
-        async with controlled(repository(s3, "marks", mount), config_name="big") as it:
+        async with controlled(repository(s3, "marks", mount), model_config_name="big") as it:
             await it.load()
             assert it.repository.get("net").config.max_batch_size == 16
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
-from tpx.serving.distributions.latencies import HISTOGRAMS, SUMMARIES, Histogram, LatencyFamily
+from tpx.serving.distributions.latencies import CACHED, COMPUTED, HISTOGRAMS, SUMMARIES, LatencyFamily
 from tpx.serving.distributions.quantiles import Summary
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.frontends.metrics.text import Family, Kind, Line, bound, labels
@@ -31,118 +31,14 @@ class _ModelRow:
     durations: Mapping[str, Duration]
 
 
-@dataclass(frozen=True, slots=True)
-class _Metric:
-    """One metric of a model; a value of None omits the model."""
-
-    name: str
-    help: str
-    value: Callable[[_ModelRow], float | None]
-    kind: Kind = "counter"
-
-
-def _make_us_getter(phase: str) -> Callable[[_ModelRow], int]:
-    return lambda row: row.durations[phase].ns // 1000
-
-
-def _make_cache_getter(phase: str, *, count: bool) -> Callable[[_ModelRow], int | None]:
-    """Return the value of a model whose responses are cached; only then it has cache series."""
-
-    def value(row: _ModelRow) -> int | None:
-        spent = row.durations[phase]
-        if not row.model.config.response_cache.enable:
-            return None
-        return spent.count if count else spent.ns // 1000
-
-    return value
-
-
-_SUCCESS = _Metric(
-    "nv_inference_request_success",
-    "Number of successful inference requests, all batch sizes",
-    lambda row: row.durations["success"].count,
-)
-_COUNTS = (
-    _Metric(
-        "nv_inference_count",
-        "Number of inferences performed (does not include cached requests)",
-        lambda row: row.model.statistics.inference_count,
-    ),
-    _Metric(
-        "nv_inference_exec_count",
-        "Number of model executions performed (does not include cached requests)",
-        lambda row: row.model.statistics.execution_count,
-    ),
-)
-_COUNTER_LATENCIES = (
-    _Metric(
-        "nv_inference_request_duration_us",
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-        _make_us_getter("success"),
-    ),
-    _Metric(
-        "nv_inference_queue_duration_us",
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        _make_us_getter("queue"),
-    ),
-    _Metric(
-        "nv_inference_compute_input_duration_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-        _make_us_getter("compute_input"),
-    ),
-    _Metric(
-        "nv_inference_compute_infer_duration_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        _make_us_getter("compute_infer"),
-    ),
-    _Metric(
-        "nv_inference_compute_output_duration_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        _make_us_getter("compute_output"),
-    ),
-)
-_CACHE = (
-    _Metric(
-        "nv_cache_num_hits_per_model",
-        "Number of cache hits per model",
-        _make_cache_getter("cache_hit", count=True),
-    ),
-    _Metric(
-        "nv_cache_hit_duration_per_model",
-        "Total cache hit duration per model, in microseconds",
-        _make_cache_getter("cache_hit", count=False),
-    ),
-    _Metric(
-        "nv_cache_num_misses_per_model",
-        "Number of cache misses per model",
-        _make_cache_getter("cache_miss", count=True),
-    ),
-    _Metric(
-        "nv_cache_miss_duration_per_model",
-        "Total cache miss (insert+lookup) duration per model, in microseconds",
-        _make_cache_getter("cache_miss", count=False),
-    ),
-)
-_GAUGES = (
-    _Metric(
-        "nv_inference_pending_request_count",
-        "Instantaneous number of pending requests awaiting execution per-model.",
-        lambda row: row.model.pending,
-        "gauge",
-    ),
-    _Metric(
-        "tpx_requests_in_flight",
-        "Number of inference requests that are not yet answered",
-        lambda row: row.model.in_flight,
-        "gauge",
-    ),
-    _Metric(
-        "nv_model_load_duration_secs",
-        "Model load time in seconds",
-        lambda row: row.model.statistics.load_ns / 1e9,
-        "gauge",
-    ),
-)
+_DURATIONS = {
+    "request": ("success", f"Cumulative inference request duration {CACHED}"),
+    "queue": ("queue", f"Cumulative inference queuing duration {CACHED}"),
+    "compute_input": ("compute_input", f"Cumulative compute input duration {COMPUTED}"),
+    "compute_infer": ("compute_infer", f"Cumulative compute inference duration {COMPUTED}"),
+    "compute_output": ("compute_output", f"Cumulative inference compute output duration {COMPUTED}"),
+}
+"""Phase and help of the counters of durations."""
 
 
 class ModelFamilies:
@@ -162,18 +58,33 @@ class ModelFamilies:
     def of(self, rows: Sequence[_ModelRow], now_ns: int) -> Iterator[Family]:
         """Build the families; optional ones only if at least one model has them."""
         settings = self._settings
-        counted = settings.counter_latencies
-        yield _build_family(_SUCCESS, rows)
+        yield _build_family(
+            "nv_inference_request_success",
+            "Number of successful inference requests, all batch sizes",
+            rows,
+            lambda row: row.durations["success"].count,
+        )
         yield _build_failures(rows)
-        for metric in (*_COUNTS, *((*_COUNTER_LATENCIES, *_CACHE) if counted else ()), *_GAUGES):
-            yield _build_family(metric, rows)
-        if settings.histogram_latencies:
-            for family in HISTOGRAMS:
-                yield _build_histogram(family, rows)
-        if settings.summary_latencies:
-            shares = [quantile.q for quantile in settings.summary_quantiles]
-            for family in SUMMARIES:
-                yield _build_summary(family, rows, shares, now_ns)
+        yield _build_family(
+            "nv_inference_count",
+            "Number of inferences performed (does not include cached requests)",
+            rows,
+            lambda row: row.model.statistics.inference_count,
+        )
+        yield _build_family(
+            "nv_inference_exec_count",
+            "Number of model executions performed (does not include cached requests)",
+            rows,
+            lambda row: row.model.statistics.execution_count,
+        )
+        if settings.counter_latencies:
+            yield from _build_durations(rows)
+        yield from _build_gauges(rows)
+        shares = [quantile.q for quantile in settings.summary_quantiles]
+        for family in HISTOGRAMS if settings.histogram_latencies else ():
+            yield _build_distribution(family, rows, shares, now_ns)
+        for family in SUMMARIES if settings.summary_latencies else ():
+            yield _build_distribution(family, rows, shares, now_ns)
 
     def _make_names(self, model: Served) -> _Names:
         names = self._names.get(model)
@@ -190,12 +101,48 @@ class ModelFamilies:
         return names
 
 
-def _build_family(metric: _Metric, rows: Sequence[_ModelRow]) -> Family:
-    values = ((row.names.text, metric.value(row)) for row in rows)
-    lines = ((f"{{{text}}}", value) for text, value in values if value is not None)
-    return Family(
-        name=metric.name, kind=metric.kind, help=metric.help, lines=lines, optional=metric in _CACHE
+def _build_family(
+    name: str,
+    text: str,
+    rows: Iterable[_ModelRow],
+    value: Callable[[_ModelRow], float],
+    kind: Kind = "counter",
+) -> Family:
+    lines = ((f"{{{row.names.text}}}", value(row)) for row in rows)
+    return Family(name=name, kind=kind, help=text, lines=lines)
+
+
+def _build_durations(rows: Sequence[_ModelRow]) -> Iterator[Family]:
+    for name, (phase, text) in _DURATIONS.items():
+        yield _build_family(f"nv_inference_{name}_duration_us", text, rows, _make_us_getter(phase))
+    cached = [row for row in rows if row.model.config.response_cache.enable]
+    for what, plural, extra in (
+        (("hit", "hits", ""), ("miss", "misses", " (insert+lookup)")) if cached else ()
+    ):
+        phase = f"cache_{what}"
+        name, text = f"nv_cache_num_{plural}_per_model", f"Number of cache {plural} per model"
+        yield _build_family(name, text, cached, _make_count_getter(phase))
+        text = f"Total cache {what}{extra} duration per model, in microseconds"
+        yield _build_family(f"nv_cache_{what}_duration_per_model", text, cached, _make_us_getter(phase))
+
+
+def _make_us_getter(phase: str) -> Callable[[_ModelRow], int]:
+    return lambda row: row.durations[phase].ns // 1000
+
+
+def _make_count_getter(phase: str) -> Callable[[_ModelRow], int]:
+    return lambda row: row.durations[phase].count
+
+
+def _build_gauges(rows: Sequence[_ModelRow]) -> Iterator[Family]:
+    text = "Instantaneous number of pending requests awaiting execution per-model."
+    yield _build_family(
+        "nv_inference_pending_request_count", text, rows, lambda row: row.model.pending, "gauge"
     )
+    text = "Number of inference requests that are not yet answered"
+    yield _build_family("tpx_requests_in_flight", text, rows, lambda row: row.model.in_flight, "gauge")
+    name, text = "nv_model_load_duration_secs", "Model load time in seconds"
+    yield _build_family(name, text, rows, lambda row: row.model.statistics.load_ns / 1e9, "gauge")
 
 
 def _build_failures(rows: Sequence[_ModelRow]) -> Family:
@@ -211,44 +158,29 @@ def _build_failures(rows: Sequence[_ModelRow]) -> Family:
     )
 
 
-def _build_histogram(family: LatencyFamily, rows: Sequence[_ModelRow]) -> Family:
-    def lines() -> Iterator[Line]:
-        for row in rows:
-            kept, text = _find_distribution(row.model, family), row.names.text
-            if not isinstance(kept, Histogram):
-                continue
-            yield from _format_totals(text, kept, family)
-            for upper, count in zip(kept.bounds, kept.cumulative(), strict=True):
-                yield f'_bucket{{{text},le="{bound(upper)}"}}', count
-            yield f'_bucket{{{text},le="+Inf"}}', kept.count
-
-    return Family(name=family.name, kind="histogram", help=family.help, lines=lines(), optional=True)
-
-
-def _build_summary(
+def _build_distribution(
     family: LatencyFamily, rows: Sequence[_ModelRow], shares: Sequence[float], now_ns: int
 ) -> Family:
     def lines() -> Iterator[Line]:
         for row in rows:
-            kept, text = _find_distribution(row.model, family), row.names.text
-            if not isinstance(kept, Summary):
+            latencies, text = row.model.statistics.latencies, row.names.text
+            kept = None if latencies is None else latencies.by_family.get(family.name)
+            if kept is None:
                 continue
-            yield from _format_totals(text, kept, family)
-            for share, ns in zip(shares, kept.read_ns(shares, now_ns), strict=True):
-                value = math.nan if ns is None else ns // family.unit_ns
-                yield f'{{{text},quantile="{share!r}"}}', value
+            yield f"_count{{{text}}}", kept.count
+            # in whole units, as prometheus-cpp does in Triton
+            yield f"_sum{{{text}}}", kept.total_ns // family.unit_ns
+            if isinstance(kept, Summary):
+                for share, ns in zip(shares, kept.read_ns(shares, now_ns), strict=True):
+                    value = math.nan if ns is None else ns // family.unit_ns
+                    yield f'{{{text},quantile="{share!r}"}}', value
+            else:
+                for upper, count in zip(kept.bounds, kept.cumulative(), strict=True):
+                    yield f'_bucket{{{text},le="{bound(upper)}"}}', count
+                yield f'_bucket{{{text},le="+Inf"}}', kept.count
 
-    return Family(name=family.name, kind="summary", help=family.help, lines=lines(), optional=True)
-
-
-def _format_totals(text: str, kept: Histogram | Summary, family: LatencyFamily) -> list[Line]:
-    """Return count and sum in whole units, as prometheus-cpp does in Triton."""
-    return [(f"_count{{{text}}}", kept.count), (f"_sum{{{text}}}", kept.total_ns // family.unit_ns)]
-
-
-def _find_distribution(model: Served, family: LatencyFamily) -> Histogram | Summary | None:
-    kept = model.statistics.latencies
-    return None if kept is None else kept.by_family.get(family.name)
+    kind: Kind = "histogram" if family.buckets else "summary"
+    return Family(name=family.name, kind=kind, help=family.help, lines=lines(), optional=True)
 
 
 def gpu_of(config: ModelConfig) -> int | None:
