@@ -42,6 +42,9 @@ Prepared = Any
 
 OnResponse = Callable[[Any], None]
 """Callback for a Response, called from within the read that completed it."""
+Check = Callable[[int, int, Any], str]
+"""Inspects a successful response, given the row and the step of its request; returns a description of the
+error, or an empty string."""
 
 
 class Slot:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
-from tpx.perf.inputs.feed import Check, Conversation, Feed, Source
+from tpx.perf.inputs.feed import Conversation, Feed, Source
+from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import ALL, Level, PeriodicRange, Share
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
@@ -80,17 +81,17 @@ class ClosedLoop(SlotLoad):
 async def open_sessions(target: Loadable, load_request: LoadRequest) -> "SessionLoad":
     """Open a level's concurrent conversations."""
     slots = await target.client.open(int(load_request.level.value))
-    return SessionLoad(target.client, slots, target.requests.conversations, load_request.settings.timeout_s)
+    return SessionLoad(target.client, slots, target.requests, load_request.settings.timeout_s)
 
 
 class _Conversations:
     """Implements Feed: each slot takes the next conversation that has not begun."""
 
-    check: Check | None = None
     unfinished: Set[int] = frozenset()
 
-    def __init__(self, conversations: Sequence[Conversation]) -> None:
-        self._left = iter(conversations)
+    def __init__(self, requests: Requests) -> None:
+        self.check = requests.feed.check
+        self._left = iter(requests.conversations)
 
     def begin(self, level: Level, share: Share = ALL) -> None:
         """Do nothing: conversations begin in order at every level."""
@@ -147,9 +148,9 @@ class SessionLoad(ClosedLoop):
     """
 
     def __init__(
-        self, client: Client, slots: Sequence[Slot], turns: Sequence[Conversation], timeout_s: float = 0.0
+        self, client: Client, slots: Sequence[Slot], requests: Requests, timeout_s: float = 0.0
     ) -> None:
-        super().__init__(client, slots, _Conversations(turns), timeout_s)
+        super().__init__(client, slots, _Conversations(requests), timeout_s)
         self._pauses: dict[Sender, asyncio.TimerHandle] = {}
 
     def cease(self) -> None:

@@ -20,7 +20,7 @@ from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE
 from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.options import SessionSpec
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, Piece, Records, pieces
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Piece, pieces
 from tpx.perf.results import Sections
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
@@ -44,8 +44,8 @@ class RecorderFile(ABC):
         except OSError as exc:
             raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
-    def begin(self, records: Records) -> None:  # noqa: B027 (optional to override)
-        """Prepare for a level whose rows will be in `records`."""
+    def begin(self) -> None:  # noqa: B027 (optional to override)
+        """Prepare for a level."""
 
     @abstractmethod
     def record(self, level: MeasuredLevel) -> None:
@@ -125,8 +125,8 @@ class Recorders:
         self._recorders = recorders
         self._problems = problems
 
-    async def begin(self, load: Load) -> None:
-        self._call_each(lambda recorder: recorder.begin(load.records))
+    async def begin(self, load: Load) -> None:  # noqa: ARG002 (`finish` gets its rows)
+        self._call_each(lambda recorder: recorder.begin())
 
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002 (`measured` has its rows)
         self._call_each(lambda recorder: recorder.record(measured))
@@ -190,8 +190,8 @@ class ProfileExport(RecorderFile):
         self._levels = 0
         self.write(b'{"experiments":[')
 
-    def begin(self, records: Records) -> None:
-        self._capture.begin(records)
+    def begin(self) -> None:
+        self._capture.begin()
 
     def record(self, level: MeasuredLevel) -> None:
         write = self.write
