@@ -139,8 +139,7 @@ class Session:
             from tpx.perf.loads.nodes import ray_nodes
 
             start = self._stack.enter_context(ray_nodes(self._processes))
-        streamed = self.connected.client.streams
-        return WorkerPool(self._processes, partial(open_model, self.spec), start, streamed=streamed)
+        return WorkerPool(self._processes, partial(open_model, self.spec), start)
 
     async def _begin_run(self) -> list[Collector]:
         """Open what levels need besides connections, and report the run to the observer."""

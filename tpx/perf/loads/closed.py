@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, cast
 
-import numpy as np
-
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.inputs.feed import Conversation, Feed, Source
@@ -15,8 +13,6 @@ from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import ALL, Level, PeriodicRange, Share
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.records import Rows, succeeded
-from tpx.perf.results import Sessions
 
 UNLIMITED = 1 << 62
 
@@ -181,16 +177,6 @@ class SessionLoad(ClosedLoop):
     def _resume_sender(self, sender: Sender) -> None:
         del self._pauses[sender]
         super().ready(sender)
-
-
-def session_figures(rows: Rows, conversations: Sequence[Conversation]) -> Sessions:
-    """Count finished conversations and unsent turns. Every turn that was due has a row."""
-    last = [turns[-1].step for turns in conversations]
-    return Sessions(
-        total=len(conversations),
-        finished=int(np.isin(last, succeeded(rows)["step"]).sum()),
-        unsent_turns=sum(map(len, conversations)) - len(rows),
-    )
 
 
 EARLY = -3

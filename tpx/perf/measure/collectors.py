@@ -6,14 +6,22 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tpx.perf.connecting import ConnectedModel, MixMember
+from tpx.perf.inputs.feed import Conversation
+from tpx.perf.levels import LATE_NS
 from tpx.perf.loads.base import Load
-from tpx.perf.loads.closed import session_figures
-from tpx.perf.loads.rate import open_loop_figures
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.measure.verdict import judge
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, response_times, succeeded
-from tpx.perf.results import DOMINANT_SHARE, MemberFigures, Sections, Streaming, Verdict
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, succeeded
+from tpx.perf.results import (
+    DOMINANT_SHARE,
+    MemberFigures,
+    OpenLoop,
+    Sections,
+    Sessions,
+    Streaming,
+    Verdict,
+)
 from tpx.perf.statistics.summaries import summarize
 
 if TYPE_CHECKING:
@@ -70,6 +78,32 @@ def request_sections(
         if found.share >= DOMINANT_SHARE and judge(measured)[0] is not Verdict.ERRORS:
             sections["wake_ups"] = found
     return sections
+
+
+def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | None:
+    """Return the figures that only an open loop has; None if no request succeeded."""
+    good = succeeded(rows)
+    if not len(good):
+        return None
+    slip = rows["start_ns"] - rows["intended_ns"]
+    return OpenLoop(
+        service_latency=summarize(good["end_ns"] - good["start_ns"]),
+        slip=summarize(slip),
+        delayed=int(np.count_nonzero(slip > LATE_NS)),
+        sent_per_s=len(rows) * 1e9 / max(duration_ns, 1),
+        skipped=load.skipped,
+        connections=load.connections,
+    )
+
+
+def session_figures(rows: Rows, conversations: Sequence[Conversation]) -> Sessions:
+    """Count finished conversations and unsent turns. Every turn that was due has a row."""
+    last = [turns[-1].step for turns in conversations]
+    return Sessions(
+        total=len(conversations),
+        finished=int(np.isin(last, succeeded(rows)["step"]).sum()),
+        unsent_turns=sum(map(len, conversations)) - len(rows),
+    )
 
 
 def streaming_figures(records: Records, kept: range, duration_ns: int) -> Streaming | None:
