@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from tpx.errors import WireError
-from tpx.perf.clients.model import ModelCounters, ModelDescription, ModelKey, ServerDescription
+from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, Snapshot
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter, RequestedOutput, SharedMemoryRange
 
@@ -162,7 +162,7 @@ class Control(Protocol):
     async def model(self, model: ModelKey) -> ModelDescription:
         """Return a model's description. Raises MeasurementError with the server's message."""
 
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+    async def statistics(self, model: ModelKey) -> Snapshot:
         """Return the counters of the loaded versions; of all models if the name is empty."""
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:

@@ -44,9 +44,6 @@ class RecorderFile(ABC):
         except OSError as exc:
             raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
 
-    def begin(self) -> None:  # noqa: B027 (optional to override)
-        """Prepare for a level."""
-
     @abstractmethod
     def record(self, level: MeasuredLevel) -> None:
         """Write a finished level, whatever its result."""
@@ -121,12 +118,14 @@ class Recorders:
     not the measurement.
     """
 
-    def __init__(self, recorders: list[RecorderFile], problems: list[str]) -> None:
+    def __init__(self, recorders: list[RecorderFile], capture: Capture | None, problems: list[str]) -> None:
         self._recorders = recorders
+        self._capture = capture
         self._problems = problems
 
     async def begin(self, load: Load) -> None:  # noqa: ARG002 (`finish` gets its rows)
-        self._call_each(lambda recorder: recorder.begin())
+        if self._capture is not None:
+            self._capture.begin()
 
     async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002 (`measured` has its rows)
         self._call_each(lambda recorder: recorder.record(measured))
@@ -163,7 +162,7 @@ def open_recorders(
         recorders.append(ProfileExport(config.output.profile_export_file, capture, service, offset_ns))
     if config.output.jsonl is not None:
         recorders.append(JsonLines(config.output.jsonl, offset_ns))
-    every = Recorders(recorders, problems)
+    every = Recorders(recorders, capture, problems)
     try:
         yield every
     except BaseException:
@@ -189,9 +188,6 @@ class ProfileExport(RecorderFile):
         self._failed = 0
         self._levels = 0
         self.write(b'{"experiments":[')
-
-    def begin(self) -> None:
-        self._capture.begin()
 
     def record(self, level: MeasuredLevel) -> None:
         write = self.write
