@@ -132,7 +132,6 @@ class EngineClient:
         request = DecodedRequest(
             model_name=self._model.name,
             model_version=self._model.version,
-            request_id=fields.id,
             parameters=fields.all_parameters,
             inputs=list(tensors),
             outputs=list(fields.outputs),

@@ -81,16 +81,12 @@ class RequestFields:
     """The fields of a request besides its tensors.
 
     Tensors named in `shared_inputs` are in registered regions: their data is not sent. Empty `outputs`
-    requests all outputs. `priority` and `timeout_us` are not sent if 0; neither are `sequence` and its
-    flags.
+    requests all outputs. A `sequence` of 0 is not sent, and neither are its flags.
     """
 
-    id: str = ""
-    sequence: int | str = 0
+    sequence: int = 0
     sequence_start: bool = False
     sequence_end: bool = False
-    priority: int = 0
-    timeout_us: int = 0
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     outputs: tuple[RequestedOutput, ...] = ()
     shared_inputs: Mapping[str, SharedMemoryRange] = field(default_factory=dict)
@@ -103,10 +99,6 @@ class RequestFields:
             out["sequence_id"] = self.sequence
             out["sequence_start"] = self.sequence_start
             out["sequence_end"] = self.sequence_end
-        if self.priority:
-            out["priority"] = self.priority
-        if self.timeout_us:
-            out["timeout"] = self.timeout_us
         return out
 
 
