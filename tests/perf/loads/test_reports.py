@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from time import thread_time_ns
 from typing import TypeVar
 
 import pytest
@@ -155,6 +156,14 @@ def test_a_full_pipe_holds_up_no_worker_and_loses_nothing(
     if streamed:
         times = [times for _, times in gathered(load.records)]
         assert times == [list(range(number - number % 9, number + 1)) for number in range(count)]
+
+
+def test_the_cpu_time_before_a_load_is_not_the_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,), load = pool(1)
+    one.had(1, 10)
+    one.tell(monkeypatch, 20)
+    load.gather()
+    assert 0 < load.processor_ns < thread_time_ns() / 2  # this thread has imported all modules
 
 
 def test_a_worker_sends_whole_reports_also_with_uvloop() -> None:

@@ -82,6 +82,7 @@ class WorkerReport:
     """Times of all responses to the requests of `rows`, if requests may have several."""
     complete_ns: int = 0
     processor_ns: int = 0
+    """CPU time since the load began; starting a process takes longer than many a level."""
     skipped: int = 0
     connections: int = 0
     finished: bool = False
@@ -95,6 +96,7 @@ class Reporter:
         self.finished = False
         self._pipe = pipe
         self._load = load
+        self._begun_ns = load.processor_ns
         self._rows = self._times = self._complete_ns = 0
         self._writable = select.poll()
         self._writable.register(pipe, select.POLLOUT)
@@ -124,7 +126,7 @@ class Reporter:
                     rows=rows,
                     times_ns=times_ns,
                     complete_ns=self._complete_ns,
-                    processor_ns=load.processor_ns,
+                    processor_ns=load.processor_ns - self._begun_ns,
                     skipped=load.skipped,
                     connections=load.connections,
                     finished=self.finished and complete,
@@ -192,8 +194,8 @@ class Worker:
         if load is None:
             return
         await asyncio.sleep(max(0, command.origin_ns - perf_counter_ns()) / 1e9)
-        load.start(command.count, command.origin_ns)
         reporter = self._reporter = Reporter(self._pipe, load)
+        load.start(command.count, command.origin_ns)
         self._reporting = self._tasks.create_task(self._keep_reporting(reporter))
         await load.finished()
         reporter.finished = True
