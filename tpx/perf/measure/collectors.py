@@ -1,6 +1,7 @@
-"""Collectors of the result sections that only some runs have, besides the requests' own figures."""
+"""Figures of a result that only some levels or runs have, besides those of every request."""
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -10,14 +11,13 @@ from tpx.perf.inputs.feed import Conversation
 from tpx.perf.levels import LATE_NS
 from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import MeasuredLevel
-from tpx.perf.measure.verdict import judge
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, succeeded
 from tpx.perf.results import (
     DOMINANT_SHARE,
+    LevelResult,
     MemberFigures,
     OpenLoop,
-    Sections,
     Sessions,
     Streaming,
     Verdict,
@@ -34,11 +34,11 @@ QUARTILES = (25.0, 75.0)
 class Collector(Protocol):
     """Follows the levels of a run."""
 
-    async def begin(self, load: Load) -> None:
+    async def begin(self) -> None:
         """Prepare for a level whose load is open but has not sent anything."""
 
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
-        """Return the sections for the result; the load has stopped."""
+    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
+        """Return the result with further figures; the load has stopped."""
 
 
 class MetricsCollector:
@@ -47,37 +47,36 @@ class MetricsCollector:
     def __init__(self, scraper: "Scraper") -> None:
         self._scraper = scraper
 
-    async def begin(self, load: Load) -> None:  # noqa: ARG002 (reads the server's page)
+    async def begin(self) -> None:
         await self._scraper.begin()
 
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002
+    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
         await self._scraper.look()
-        return {"metrics": self._scraper.figures((measured.first.time_ns, measured.last.time_ns))}
+        return replace(result, metrics=self._scraper.figures(measured.first.time_ns, measured.last.time_ns))
 
 
-def request_sections(
-    connected: ConnectedModel, address: str, load: Load, measured: MeasuredLevel
-) -> Sections:
-    """Return the sections that depend on the kind of model and load."""
-    records, rows = load.records, measured.rows
-    duration_ns, sections = measured.merged.duration_ns, Sections()
+def extended(
+    result: LevelResult, connected: ConnectedModel, address: str, load: Load, measured: MeasuredLevel
+) -> LevelResult:
+    """Return a level's result with the figures that depend on the kind of model and load."""
+    records, rows, duration_ns = load.records, measured.rows, result.duration_ns
     if len(records.arrivals):
-        sections["streaming"] = streaming_figures(records, measured.kept, duration_ns)
-    if measured.level.kind.open_loop:
-        sections["open_loop"] = open_loop_figures(rows, duration_ns, load)
+        result = replace(result, streaming=streaming_figures(records, measured.kept, duration_ns))
+    if result.level.kind.open_loop:
+        result = replace(result, open_loop=open_loop_figures(rows, duration_ns, load))
     if connected.sequences:
-        sections["sequences"] = ended_sequences(records, measured.kept, load.unfinished)
+        result = replace(result, sequences=ended_sequences(records, measured.kept, load.unfinished))
     if connected.requests.conversations:
-        sections["sessions"] = session_figures(rows, connected.requests.conversations)
+        result = replace(result, sessions=session_figures(rows, connected.requests.conversations))
     if connected.members:
-        sections["members"] = tuple(_iter_members(connected.members, measured))
-    latency, settings = measured.merged.latency, measured.settings
+        result = replace(result, members=tuple(_iter_members(connected.members, measured)))
+    latency, settings = result.latency, measured.settings
     sleeps = not (settings.pace.poll == "busy" or settings.with_engine)
-    if sleeps and latency is not None and may_dominate(measured.level, latency.at(50.0)):
+    if sleeps and latency is not None and may_dominate(result.level, latency.at(50.0)):
         found = wake_ups(latency.at(50.0), local=is_local(address))
-        if found.share >= DOMINANT_SHARE and judge(measured)[0] is not Verdict.ERRORS:
-            sections["wake_ups"] = found
-    return sections
+        if found.share >= DOMINANT_SHARE and result.verdict is not Verdict.ERRORS:
+            result = replace(result, wake_ups=found, warnings=(*result.warnings, found.warning))
+    return result
 
 
 def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | None:

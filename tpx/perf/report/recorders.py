@@ -17,11 +17,10 @@ from tpx.errors import InvalidRequest, MeasurementError
 from tpx.perf.capture import Capture, read_outputs
 from tpx.perf.clients.openai import INPUT, sent
 from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE
-from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.options import SessionSpec
 from tpx.perf.records import MODEL_SHIFT, SUCCESS, Piece, pieces
-from tpx.perf.results import Sections
+from tpx.perf.results import LevelResult
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
 BUFFER_BYTES = 1 << 20
@@ -123,13 +122,13 @@ class Recorders:
         self._capture = capture
         self._problems = problems
 
-    async def begin(self, load: Load) -> None:  # noqa: ARG002 (`finish` gets its rows)
+    async def begin(self) -> None:
         if self._capture is not None:
             self._capture.begin()
 
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002 (`measured` has its rows)
+    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
         self._call_each(lambda recorder: recorder.record(measured))
-        return {}
+        return result
 
     def close(self) -> None:
         """Complete the files."""
