@@ -53,6 +53,8 @@ class Option:
     """True for a tuple field that also accepts "a,b,c" in one value."""
     parse: Callable[[str], Any] | None = None
     """Converts the flag's text to the value; raises ValueError with what was expected."""
+    refusal: str = ""
+    """Message for a text that is no value of the type, with a place for it; by default made from the type."""
     read: Callable[[Any], Any] | None = None
     """Converts the value of a YAML key, if that is more than text or a list of texts; raises ValueError."""
     minimum: float | None = None
@@ -193,18 +195,6 @@ def check_range(
             refuse(" ".join((flag_of(name), *(f"({s})" for s in short))), f"The value must be {bound}{end}")
 
 
-def one_of(flag: str, choices: tuple[str, ...], message: str) -> Callable[[str], str]:
-    """Return a parser of one of these words in any case; `message` has a place for the refused word."""
-    known = {choice.lower(): choice for choice in choices}
-
-    def parse(text: str) -> str:
-        if text.lower() not in known:
-            refuse(flag, message.format(text))
-        return known[text.lower()]
-
-    return parse
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or "" if no name is similar or contains the word."""
     names = sorted(known, key=len)
@@ -320,6 +310,9 @@ def _convert_text(field: Field, text: str, name: str) -> object:
             return tuple(_check_bounds(field, name, _parse_scalar(field.item_type, part)) for part in parts)
         return _check_bounds(field, name, _parse_scalar(field.item_type, text))
     except ValueError as exc:
+        if field.option.refusal:
+            flag = name if name.startswith("--") else f"{name} ({field.name})"
+            refuse(flag, field.option.refusal.format(text))
         raise UsageError(f"Failed to parse {name}. Invalid value provided: {text} ({exc})") from exc
 
 

@@ -25,7 +25,7 @@ def default_of(field: Field) -> str:
 def values_of(field: Field) -> str:
     """What a value looks like, where that is not obvious."""
     kind = field.item_type
-    choices = [choice for choice in get_args(kind) if isinstance(choice, str | int) and choice]
+    choices = [choice for choice in get_args(kind) if isinstance(choice, str | int) and choice != ""]
     if get_origin(kind) is not None and choices:
         return "|".join(map(str, choices))
     return field.option.metavar

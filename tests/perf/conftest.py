@@ -14,10 +14,10 @@ from tpx.errors import WireError
 from tpx.options import build
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.model import (
-    ModelCounters,
     ModelDescription,
     ModelKey,
     ServerDescription,
+    Snapshot,
     TensorDescription,
 )
 from tpx.perf.connecting import ConnectedModel
@@ -168,14 +168,10 @@ class FakeControl:
     async def model(self, model: ModelKey) -> ModelDescription:
         return ModelDescription(name=model.name, inputs=())
 
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+    async def statistics(self, model: ModelKey) -> Snapshot:
         if self.fails is not None:
             raise self.fails
-        return tuple(
-            ModelCounters(model=k.name, version=k.version, counters=dict(c))
-            for k, c in self.counters.items()
-            if model.name in ("", k.name)
-        )
+        return {k: dict(c) for k, c in self.counters.items() if model.name in ("", k.name)}
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:
         pass

@@ -115,7 +115,7 @@ def measured(rows: Rows, level: Level, settings: LevelSettings) -> LevelResult:
 
 def result_of(ledger: LevelLedger, ending: Ending) -> LevelResult:
     """The result of a level on a server without statistics."""
-    return level_result(ledger.measured(lambda *_: None, ending), {})
+    return level_result(ledger.measured(lambda *_: None, ending))
 
 
 def _border(time_ns: int, index: int) -> WindowBorder:

@@ -8,7 +8,6 @@ from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.spec import RULES
 from tpx.perf.settings import ErrorBudget, Header, Shape
 
 
@@ -235,8 +234,3 @@ def test_budgets_are_counts_or_shares() -> None:
 @pytest.mark.parametrize("text", ["4", "1:8:2", "1:64:x2", "8,1,4", "1:0:1"])
 def test_a_range_reads_as_it_was_written(text: str) -> None:
     assert str(parse("--concurrency-range", text, "-l", "5").load.concurrency_range) == text
-
-
-def test_the_message_of_every_rule_can_be_filled_in() -> None:
-    for rule in RULES:
-        assert "{" not in rule.message.format(parse())

@@ -5,9 +5,9 @@ from typing import Any
 
 from tests.perf.conftest import FakeControl
 from tpx.errors import WireError
-from tpx.perf.clients.model import ModelDescription, ModelKey, model_counters
+from tpx.perf.clients.model import ModelDescription, ModelKey, Snapshot, model_counters
 from tpx.perf.results import ServerBreakdown
-from tpx.perf.server_statistics import ModelTree, ServerStatistics, Snapshot, model_tree
+from tpx.perf.server_statistics import ModelTree, ServerStatistics, model_tree
 
 ONE = ModelKey("net", "1")
 TWO = ModelKey("net", "2")
@@ -34,9 +34,9 @@ def test_every_counter_is_the_difference_of_two_readings() -> None:
     names = ["success", "fail", "queue", "compute_input", "compute_infer", "compute_output"]
     names += ["cache_hit", "cache_miss"]
     answer["inference_stats"] = {n: {"count": i, "ns": i * 100} for i, n in enumerate(names, 1)}
-    (start,) = model_counters({"model_stats": [answer]})
-    doubled = {k: v * 3 for k, v in start.counters.items()}
-    result, _ = between(ModelTree(ModelKey("net")), {ONE: dict(start.counters)}, {ONE: doubled})
+    (start,) = model_counters({"model_stats": [answer]}).values()
+    doubled = {k: v * 3 for k, v in start.items()}
+    result, _ = between(ModelTree(ModelKey("net")), {ONE: dict(start)}, {ONE: doubled})
     assert result == ServerBreakdown(
         model="net",
         version="1",
@@ -62,7 +62,7 @@ def test_every_counter_is_the_difference_of_two_readings() -> None:
 def test_numbers_may_be_text_as_protobufs_json_has_them() -> None:
     (counters,) = model_counters(
         {"model_stats": [{"name": "net", "inference_count": "7", "inference_stats": {"queue": {"ns": "9"}}}]}
-    )
+    ).values()
     assert (counters["inference_count"], counters["queue_ns"], counters["queue_count"]) == (7, 9, 0)
 
 

@@ -15,10 +15,10 @@ from tpx.options import build
 from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.model import (
-    ModelCounters,
     ModelDescription,
     ModelKey,
     ServerDescription,
+    Snapshot,
     index_entries,
     instead,
     model_counters,
@@ -132,7 +132,6 @@ class EngineClient:
         request = DecodedRequest(
             model_name=self._model.name,
             model_version=self._model.version,
-            request_id=fields.id,
             parameters=fields.all_parameters,
             inputs=list(tensors),
             outputs=list(fields.outputs),
@@ -225,7 +224,7 @@ class EngineControl:
         config = model_config.to_json(plane.model_config(model.name, model.version))
         return model_description(asdict(metadata), config)
 
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+    async def statistics(self, model: ModelKey) -> Snapshot:
         plane = (await self._engine.server()).plane
         return model_counters({"model_stats": list(plane.statistics(model.name, model.version))})
 

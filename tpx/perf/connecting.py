@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.perf.clients.base import Client, Control, RequestFields
-from tpx.perf.clients.endpoint import Connections, connect
+from tpx.perf.clients.endpoint import connect
 from tpx.perf.clients.model import (
     ModelDescription,
     ModelKey,
@@ -64,7 +64,7 @@ async def open_model(
     """Connect to the model that `spec` names and make its requests; closes with the context.
 
     `in_process` is the module that connects to the engine in this process, which this package must not
-    import. `capture` records the requests. Raises WireError if the server does not answer,
+    import. `capture` keeps the requests and responses. Raises WireError if the server does not answer,
     MeasurementError if the model cannot be measured, UsageError if the options do not fit it.
     """
     if spec.target.models:
@@ -72,13 +72,13 @@ async def open_model(
             yield mixed
         return
     key = ModelKey(spec.target.model, spec.target.model_version)
-    connections = _connect_model(spec, key, in_process, capture)
+    connections = connect(spec.target.protocol, spec.endpoint(key), in_process)
     client, control = connections.client, connections.control
     try:
         server = await control.server()
         fit, notice = fitted(spec, server)
         if fit is not spec:
-            client = _connect_model(fit, key, in_process, capture).client
+            client = connect(fit.target.protocol, fit.endpoint(key)).client
         model = with_declared(await control.model(key), spec.inputs.declare)
         if model.decoupled and not spec.wire.streaming:
             raise MeasurementError(
@@ -98,7 +98,7 @@ async def open_model(
             control, spec.inputs.shared_memory, spec.inputs.output_shared_memory_size
         ) as shared:
             requests = await make_requests(
-                client, model, data, _build_feed_settings(spec, model, tree, shared)
+                client, model, data, _build_feed_settings(spec, model, tree, shared), capture
             )
             if shared is not None:
                 with _require_extension(
@@ -160,17 +160,6 @@ async def _open_mix(
             members=members,
             notices=tuple(dict.fromkeys(notice for each in opened for notice in each.notices)),
         )
-
-
-def _connect_model(
-    spec: SessionSpec, key: ModelKey, in_process: str, capture: "Capture | None"
-) -> Connections:
-    connections = connect(spec.target.protocol, spec.endpoint(key), in_process)
-    if capture is None:
-        return connections
-    from tpx.perf.capture import CapturingClient  # late: it imports every transport
-
-    return Connections(CapturingClient(connections.client, capture), connections.control)
 
 
 def fitted(spec: SessionSpec, server: ServerDescription) -> tuple[SessionSpec, str]:

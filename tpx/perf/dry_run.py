@@ -105,7 +105,7 @@ def _judge_response(
         good = good and not wrong
         verdict = f" ({wrong})" if wrong else ""
         lines.append(f"  {tensor.name} {tensor.datatype} {list(tensor.shape)}{verdict}")
-    mismatch = "" if check is None else check(step, response)
+    mismatch = "" if check is None else check(0, step, response)
     return lines + [f"  not as expected: {mismatch}"] * bool(mismatch), good and not mismatch
 
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from tpx.errors import UsageError
-from tpx.options import check_range, flag_of, one_of, option, refuse
+from tpx.options import check_range, flag_of, option, refuse
 from tpx.perf.loops import Poll
 from tpx.processors import usable_processors
 
@@ -36,15 +36,6 @@ def parse_workers(text: str) -> int:
 
 POLLING_PROCESSORS = 2
 """Processors that polling needs: the client fills one, and everything else here needs another."""
-_distribution = one_of(
-    "--request-distribution",
-    ("constant", "poisson", "gamma", "burst"),
-    "Unsupported type provided: '{}'. Choices are 'constant', 'poisson', 'gamma' or 'burst'.",
-)
-_late = one_of(
-    "--on-late", ("send", "skip"), "Unsupported type provided: '{}'. Choices are 'send' or 'skip'."
-)
-_poll = one_of("--poll", ("sleep", "busy"), "Unsupported type provided: '{}'. Choices are 'sleep' or 'busy'.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +47,9 @@ class PaceSpec:
     """
 
     request_distribution: Distribution = option(
-        "constant", "distribution of the intervals between requests of a rate", parse=_distribution
+        "constant",
+        "distribution of the intervals between requests of a rate",
+        refusal="Unsupported type provided: '{}'. Choices are 'constant', 'poisson', 'gamma' or 'burst'.",
     )
     gamma_shape: float = option(
         1.0, "shape of gamma arrivals: 1 = poisson, above 1 more even, below 1 more clustered"
@@ -65,7 +58,7 @@ class PaceSpec:
     on_late: LatePolicy = option(
         "send",
         "what happens to a request that is more than a millisecond late because no connection was free",
-        parse=_late,
+        refusal="Unsupported type provided: '{}'. Choices are 'send' or 'skip'.",
     )
     max_connections: int = option(
         1024, "maximum requests in flight at a rate; further ones wait for a response"
@@ -93,7 +86,7 @@ class PaceSpec:
         "sleep",
         "how the client waits for responses: sleep, or busy, which polls on a dedicated core, so that "
         "the latency of 1 to 4 requests in flight contains no client wake-up",
-        parse=_poll,
+        refusal="Unsupported type provided: '{}'. Choices are 'sleep' or 'busy'.",
     )
     self_test: bool = option(
         False, "measure how fast this machine can send, against a server that does nothing, and exit"

@@ -24,22 +24,15 @@ def waiting(poll: Poll) -> Iterator[None]:
     if poll == "sleep":
         yield
         return
-    polling = _Polling(asyncio.get_running_loop())
+    call_soon, polling = asyncio.get_running_loop().call_soon, True
+
+    def poll_again() -> None:
+        """Be always ready, so that the loop polls for events with a timeout of 0."""
+        if polling:
+            call_soon(poll_again)
+
+    poll_again()
     try:
         yield
     finally:
-        polling.end()
-
-
-class _Polling:
-    """A callback that is always ready, so that the loop polls for events with a timeout of 0."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._call_soon = loop.call_soon
-        self._handle = loop.call_soon(self._poll_again)
-
-    def end(self) -> None:
-        self._handle.cancel()
-
-    def _poll_again(self) -> None:
-        self._handle = self._call_soon(self._poll_again)
+        polling = False

@@ -1,7 +1,4 @@
-"""The record of every request: one row of 64-bit integers, appended when the request ends.
-
-Rows have the same layout in private memory and in memory shared with a worker process.
-"""
+"""The record of every request: one row of 64-bit integers, appended when the request ends."""
 
 import struct
 from array import array

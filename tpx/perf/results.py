@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypedDict
 
 from tpx.perf.clients.model import TensorDescription
 from tpx.perf.levels import REQUEST_RATE, Level
@@ -344,18 +343,6 @@ class WakeUps:
             f"a wake-up costs {self.cost_ns / 1000:.1f} usec on this machine, and those of a request are "
             f"{min(self.share, 1) * 100:.0f}% of the p50"
         )
-
-
-class Sections(TypedDict, total=False):
-    """Figures that only some levels have, by their field in LevelResult; each collector returns its own."""
-
-    streaming: Streaming | None
-    open_loop: OpenLoop | None
-    sequences: int
-    sessions: Sessions
-    members: tuple[MemberFigures, ...]
-    metrics: MetricsFigures | None
-    wake_ups: WakeUps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,8 @@ from typing import Any
 
 from tpx.errors import MeasurementError, TpxError
 from tpx.perf.clients.base import Control
-from tpx.perf.clients.model import ModelCounters, ModelDescription, ModelKey
+from tpx.perf.clients.model import ModelDescription, ModelKey, Snapshot
 from tpx.perf.results import ServerBreakdown
-
-Snapshot = Mapping[ModelKey, ModelCounters]
-"""Counters by model name and version."""
 
 MAX_ENSEMBLE_DEPTH = 16
 
@@ -72,11 +69,10 @@ class ServerStatistics:
         every = len(self.trees) > 1 or self.trees[0].composing
         try:
             # the empty name requests the statistics of all models at once
-            counters = await self._control.statistics(ModelKey("") if every else self.trees[0].key)
+            return await self._control.statistics(ModelKey("") if every else self.trees[0].key)
         except TpxError as exc:
             self._add_notice(f"no server-side statistics for a while: {exc}")
             return None
-        return {ModelKey(c.model, c.version): c for c in counters}
 
     def between(self, before: Snapshot | None, after: Snapshot | None) -> ServerBreakdown | None:
         """Return the growth between two readings; None if one is missing or no model did anything."""
@@ -94,11 +90,11 @@ class ServerStatistics:
             return None
         parts = [self._build_breakdown(composing, before, after) for composing in tree.composing]
         grown: dict[str, Any] = {
-            name: _compute_growth(after[key], before.get(key), name) for name in _COUNTERS
+            name: _compute_growth(after[key], before.get(key, {}), name) for name in _COUNTERS
         }
         return ServerBreakdown(
-            model=after[key].model,
-            version=after[key].version,
+            model=key.name,
+            version=key.version,
             response_cache=tree.response_cache,
             composing=tuple(p for p in parts if p is not None),
             **grown,
@@ -111,7 +107,7 @@ class ServerStatistics:
         active = [
             k
             for k in after
-            if k.name == key.name and _compute_growth(after[k], before.get(k), "success_count") > 0
+            if k.name == key.name and _compute_growth(after[k], before.get(k, {}), "success_count") > 0
         ]
         if len(active) > 1:
             self._add_notice(
@@ -133,7 +129,7 @@ class ServerStatistics:
 _COUNTERS = tuple(f.name for f in fields(ServerBreakdown) if f.name.endswith(("_count", "_ns")))
 
 
-def _compute_growth(after: ModelCounters, before: ModelCounters | None, counter: str) -> int:
+def _compute_growth(after: Mapping[str, int], before: Mapping[str, int], counter: str) -> int:
     """Return the growth of a counter. One that fell, because the model was reloaded, counts from zero."""
-    start = before[counter] if before is not None else 0
-    return after[counter] - start if after[counter] >= start else after[counter]
+    start, end = before.get(counter, 0), after.get(counter, 0)
+    return end - start if end >= start else end

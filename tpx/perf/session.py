@@ -18,7 +18,7 @@ from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest, check_openable, open_load, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
-from tpx.perf.measure.collectors import Collector, MetricsCollector, request_sections
+from tpx.perf.measure.collectors import Collector, MetricsCollector, extended
 from tpx.perf.measure.ledger import LevelLedger
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
@@ -117,14 +117,13 @@ class Session:
                 await warm_up(warming, settings, self._stop, meter)
             load = await self._open_load(level, settings)
             for collector in collectors:
-                await collector.begin(load)
+                await collector.begin()
             ledger = LevelLedger(load.records, settings, level, batch_size)
             meter = ProgressMeter(load, observer, level, settings.max_windows, batch_size)
             measured = await LevelMeasurement(load, statistics, ledger, meter, self._stop).run()
-        sections = request_sections(self.connected, self.spec.address, load, measured)
+        result = extended(level_result(measured), self.connected, self.spec.address, load, measured)
         for collector in collectors:
-            sections |= await collector.finish(load, measured)
-        result = level_result(measured, sections)
+            result = await collector.finish(measured, result)
         for notice in (*statistics.take_notices(), *(self._workers.take_notices() if self._workers else ())):
             observer.notice(notice)
         observer.level_finished(result)
@@ -139,8 +138,7 @@ class Session:
             from tpx.perf.loads.nodes import ray_nodes
 
             start = self._stack.enter_context(ray_nodes(self._processes))
-        streamed = self.connected.client.streams
-        return WorkerPool(self._processes, partial(open_model, self.spec), start, streamed=streamed)
+        return WorkerPool(self._processes, partial(open_model, self.spec), start)
 
     async def _begin_run(self) -> list[Collector]:
         """Open what levels need besides connections, and report the run to the observer."""

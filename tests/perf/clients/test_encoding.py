@@ -23,14 +23,11 @@ from tpx.protocol.v2 import DecodedRequest, RequestedOutput, SharedMemoryRange
 FLOATS = Tensor("x", "FP32", (1, 2), b"\0\0\x80\x3f\0\0\0\x40")
 LARGE = Tensor("x", "UINT8", (1, 100_000), bytes(100_000))
 EVERYTHING = RequestFields(
-    id="seven",
     sequence=77,
     sequence_start=True,
-    priority=3,
-    timeout_us=500,
     parameters={"flag": True, "count": -2, "name": "a:b"},
     outputs=(
-        RequestedOutput(name="y", classification=2),
+        RequestedOutput(name="y"),
         RequestedOutput(name="z", shared_memory=SharedMemoryRange(region="out", offset=8, byte_size=16)),
     ),
 )
@@ -80,19 +77,16 @@ def grpc_request(
 @pytest.mark.parametrize("transport", [http_request, grpc_request])
 def test_all_fields_arrive(transport: Any) -> None:
     request = transport([FLOATS], EVERYTHING)
-    assert request.request_id == "seven"
     assert request.parameters == {
         "sequence_id": 77,
         "sequence_start": True,
         "sequence_end": False,
-        "priority": 3,
-        "timeout": 500,
         "flag": True,
         "count": -2,
         "name": "a:b",
     }
     y, z = request.outputs
-    assert (y.name, y.classification, y.shared_memory) == ("y", 2, None)
+    assert (y.name, y.shared_memory) == ("y", None)
     assert z.shared_memory == SharedMemoryRange(region="out", offset=8, byte_size=16)
     (tensor,) = request.inputs
     assert (tensor.name, tensor.shape, bytes(tensor.data)) == ("x", (1, 2), FLOATS.data)

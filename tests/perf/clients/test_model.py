@@ -135,7 +135,7 @@ def test_metadata_of_another_form_is_an_error_that_names_the_model(metadata: dic
 def test_members_that_are_null_are_none() -> None:
     assert server_description({"name": "s", "extensions": None}).extensions == frozenset()
     assert model_description({"name": "net", "inputs": None, "versions": None}, None).inputs == ()
-    assert model_counters({"model_stats": None}) == ()
+    assert model_counters({"model_stats": None}) == {}
 
 
 def test_statistics_of_another_form_are_an_error() -> None:

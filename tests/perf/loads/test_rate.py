@@ -11,8 +11,8 @@ import pytest
 
 from tests.perf.conftest import FakeClient
 from tpx.errors import WireError
-from tpx.perf.clients.base import LOST, TIMED_OUT, Slot
-from tpx.perf.inputs.feed import Check, RoundRobin
+from tpx.perf.clients.base import LOST, TIMED_OUT, Check, Slot
+from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.levels import ALL, Level, PaceSpec, Share
 from tpx.perf.loads import rate
 from tpx.perf.loads.base import slots_ahead

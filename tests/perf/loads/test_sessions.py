@@ -8,9 +8,11 @@ import pytest
 from tests.perf.conftest import FakeClient
 from tests.perf.loads.test_closed import until
 from tpx.perf.clients.base import LOST, TIMED_OUT
-from tpx.perf.inputs.feed import Conversation, ConversationTurn
-from tpx.perf.loads.closed import SessionLoad, session_figures
-from tpx.perf.results import Sessions
+from tpx.perf.inputs.feed import Conversation, ConversationTurn, RoundRobin
+from tpx.perf.inputs.requests import Requests
+from tpx.perf.loads.closed import SessionLoad
+from tpx.perf.measure.collectors import session_figures
+from tpx.perf.results import DataSummary, Sessions
 
 DELAY_NS = 15_000_000
 
@@ -21,6 +23,10 @@ def talks(*texts: str, delay_ns: int = 0) -> tuple[Conversation, ...]:
     return tuple(
         tuple(ConversationTurn(request=c, step=next(step), delay_ns=delay_ns) for c in text) for text in texts
     )
+
+
+def requests_of(*conversations: Conversation) -> Requests:
+    return Requests(feed=RoundRobin(()), data=DataSummary(), conversations=conversations)
 
 
 def played(
@@ -35,7 +41,7 @@ def played(
     """The load, over; `meddle` is called once it has begun."""
 
     async def scene() -> SessionLoad:
-        load = SessionLoad(client, await client.open(at_once), conversations, timeout_s)
+        load = SessionLoad(client, await client.open(at_once), requests_of(*conversations), timeout_s)
         load.start(count)
         meddle(client)
         async with asyncio.timeout(5):
@@ -139,7 +145,9 @@ def test_a_warm_up_sends_so_many_turns() -> None:
 def test_stopping_sends_no_further_turn_and_waits_for_no_delay(delay_ns: int) -> None:
     async def scene() -> None:
         client = FakeClient()
-        load = SessionLoad(client, await client.open(1), talks("ab" * 1000, "c", delay_ns=delay_ns))
+        load = SessionLoad(
+            client, await client.open(1), requests_of(*talks("ab" * 1000, "c", delay_ns=delay_ns))
+        )
         load.start()
         await until(lambda: len(load.records) > 0)
         async with asyncio.timeout(1):
@@ -155,7 +163,7 @@ def test_stopping_sends_no_further_turn_and_waits_for_no_delay(delay_ns: int) ->
 def test_a_turn_that_is_not_answered_when_the_load_stops_is_not_counted() -> None:
     async def scene() -> None:
         client = FakeClient(answer=lambda _: None)
-        load = SessionLoad(client, await client.open(2), talks("ab", "c"))
+        load = SessionLoad(client, await client.open(2), requests_of(*talks("ab", "c")))
         load.start()
         await load.stop(0.02)
         assert (client.sent, len(load.records), client.renewed) == (["a", "c"], 0, 2)

@@ -143,7 +143,7 @@ async def nothing_to_send() -> AsyncIterator[Loadable]:
 @pytest.mark.slow
 def test_what_nobody_expected_in_a_worker_is_an_error_and_not_a_wait_for_ever() -> None:
     async def measure() -> None:
-        async with WorkerPool(1, nothing_to_send, streamed=False) as pool:
+        async with WorkerPool(1, nothing_to_send) as pool:
             load = await pool.open_load(LoadRequest(level=Level("concurrency", 1), settings=LevelSettings()))
             load.start(5)
             await load.finished()

@@ -50,7 +50,7 @@ def played(scene: Scene, page: str = GPU, status: int = 200, **place: object) ->
 async def looked(scraper: Scraper, count: int) -> MetricsFigures:
     """What has been seen once it has looked so often."""
     for _ in range(2000):
-        figures = scraper.figures((0, 2**62))
+        figures = scraper.figures(0, 2**62)
         if figures is not None and figures.scrapes >= count:
             return figures
         await asyncio.sleep(0.005)
@@ -73,7 +73,7 @@ def test_each_level_has_its_own_looks() -> None:
     async def scene(scraper: Scraper) -> None:
         await scraper.begin()
         await scraper.begin()
-        figures = scraper.figures((0, 2**62))
+        figures = scraper.figures(0, 2**62)
         assert figures is not None
         assert figures.scrapes == 1
 
@@ -112,7 +112,7 @@ def test_what_is_no_page_is_noticed_and_counted() -> None:
     async def scene(scraper: Scraper) -> None:
         await scraper.look()
         await scraper.look()
-        assert scraper.figures((0, 1)) is None
+        assert scraper.figures(0, 1) is None
 
     (notice,) = played(scene, status=404)
     assert notice.endswith("/metrics: HTTP 404; the run continues without metrics")

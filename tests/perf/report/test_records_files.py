@@ -33,7 +33,6 @@ def level(records: Records, *indices: int) -> MeasuredLevel:
 
 def written(path: Path, measured: MeasuredLevel) -> list[dict[str, object]]:
     out = JsonLines(path, OFFSET)
-    out.begin(measured.records)
     out.record(measured)
     out.close()
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -16,7 +16,7 @@ from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.report.plots import KINDS, Part, breakdown_picture
+from tpx.perf.report.plots import Part, breakdown_picture, split_latency
 from tpx.report.chart import Axis, Chart, Dot, Line, Mark
 from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.document import Picture
@@ -203,14 +203,7 @@ def parts_of(measurement: Measurement) -> tuple[Part, ...]:
     ]
     if all(duration is None for _, duration in wanted):
         return ()
-    left, parts = total, []
-    for kind, duration in wanted:
-        taken = min(max(0, duration or 0), left)
-        parts.append(Part(kind=kind, duration_ns=taken))
-        left -= taken
-    parts.append(Part(kind="network", duration_ns=left))
-    order = list(KINDS)
-    return tuple(sorted((p for p in parts if p.duration_ns), key=lambda part: order.index(part.kind)))
+    return split_latency(total, wanted)
 
 
 def breakdown(key: str, shown: Iterable[tuple[str, Measurement]]) -> Picture | None:

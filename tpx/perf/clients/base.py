@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from tpx.errors import WireError
-from tpx.perf.clients.model import ModelCounters, ModelDescription, ModelKey, ServerDescription
+from tpx.perf.clients.model import ModelDescription, ModelKey, ServerDescription, Snapshot
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter, RequestedOutput, SharedMemoryRange
 
@@ -42,6 +42,9 @@ Prepared = Any
 
 OnResponse = Callable[[Any], None]
 """Callback for a Response, called from within the read that completed it."""
+Check = Callable[[int, int, Any], str]
+"""Inspects a successful response, given the row and the step of its request; returns a description of the
+error, or an empty string."""
 
 
 class Slot:
@@ -78,16 +81,12 @@ class RequestFields:
     """The fields of a request besides its tensors.
 
     Tensors named in `shared_inputs` are in registered regions: their data is not sent. Empty `outputs`
-    requests all outputs. `priority` and `timeout_us` are not sent if 0; neither are `sequence` and its
-    flags.
+    requests all outputs. A `sequence` of 0 is not sent, and neither are its flags.
     """
 
-    id: str = ""
-    sequence: int | str = 0
+    sequence: int = 0
     sequence_start: bool = False
     sequence_end: bool = False
-    priority: int = 0
-    timeout_us: int = 0
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     outputs: tuple[RequestedOutput, ...] = ()
     shared_inputs: Mapping[str, SharedMemoryRange] = field(default_factory=dict)
@@ -100,10 +99,6 @@ class RequestFields:
             out["sequence_id"] = self.sequence
             out["sequence_start"] = self.sequence_start
             out["sequence_end"] = self.sequence_end
-        if self.priority:
-            out["priority"] = self.priority
-        if self.timeout_us:
-            out["timeout"] = self.timeout_us
         return out
 
 
@@ -159,7 +154,7 @@ class Control(Protocol):
     async def model(self, model: ModelKey) -> ModelDescription:
         """Return a model's description. Raises MeasurementError with the server's message."""
 
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+    async def statistics(self, model: ModelKey) -> Snapshot:
         """Return the counters of the loaded versions; of all models if the name is empty."""
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:

@@ -13,10 +13,10 @@ from tpx.errors import MeasurementError, ResponseError, WireError
 from tpx.perf.clients.base import Region, brief
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.model import (
-    ModelCounters,
     ModelDescription,
     ModelKey,
     ServerDescription,
+    Snapshot,
     TensorDescription,
     index_entries,
     instead,
@@ -187,7 +187,7 @@ class V2Control:
             config = await self._method_caller.ask("ModelConfig", model)
         return model_description(metadata, config)
 
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:
+    async def statistics(self, model: ModelKey) -> Snapshot:
         with refusals("get model statistics"):
             return model_counters(await self._method_caller.ask("ModelStatistics", model))
 
@@ -233,8 +233,8 @@ class StaticControl:
     async def model(self, model: ModelKey) -> ModelDescription:
         return ModelDescription(name=model.name, platform=self._kind, inputs=self._inputs)
 
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:  # noqa: ARG002 (there are none)
-        return ()
+    async def statistics(self, model: ModelKey) -> Snapshot:  # noqa: ARG002 (there are none)
+        return {}
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
         raise MeasurementError(f"a service of kind {self._kind} has no trace settings")

@@ -172,7 +172,7 @@ def infer_message(
     model: ModelKey, tensors: Sequence[Tensor], fields: RequestFields, parameters: Mapping[str, Parameter]
 ) -> bytes:
     """Serialize a ModelInferRequest; `parameters` replace those of `fields`."""
-    message = messages.ModelInferRequest(model_name=model.name, model_version=model.version, id=fields.id)
+    message = messages.ModelInferRequest(model_name=model.name, model_version=model.version)
     set_parameters(message.parameters, parameters)
     for tensor in tensors:
         item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
@@ -184,9 +184,6 @@ def infer_message(
             message.raw_input_contents.append(bytes(tensor.data))
     for output in fields.outputs:
         wanted = message.outputs.add(name=output.name)
-        set_parameters(wanted.parameters, output.parameters)
-        if output.classification:
-            wanted.parameters["classification"].int64_param = output.classification
         if output.shared_memory is not None:
             _set_place(wanted, output.shared_memory)
     data: bytes = message.SerializeToString(deterministic=True)

@@ -158,7 +158,7 @@ def infer_body(
 
     Raises UsageError for a tensor that JSON cannot represent.
     """
-    head: JsonObject = {"id": fields.id} if fields.id else {}
+    head: JsonObject = {}
     parameters, binary_outputs = fields.all_parameters, wire.output_tensor_format != "json"
     if binary_outputs and not fields.outputs:
         parameters = {"binary_data_output": True} | parameters
@@ -199,14 +199,8 @@ def _encode_json_data(tensor: Tensor) -> bytes:
 
 
 def _build_output(output: RequestedOutput, *, binary: bool) -> JsonObject:
-    parameters: JsonObject = dict(output.parameters)
-    if output.classification:
-        parameters["classification"] = output.classification
-    if output.shared_memory is not None:
-        parameters |= _build_region(output.shared_memory)
-    else:
-        parameters["binary_data"] = binary and output.binary
-    return {"name": output.name, "parameters": parameters}
+    place = output.shared_memory
+    return {"name": output.name, "parameters": _build_region(place) if place else {"binary_data": binary}}
 
 
 def _build_region(place: SharedMemoryRange) -> JsonObject:

@@ -63,17 +63,8 @@ class ModelDescription:
     """Models that an ensemble calls."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCounters:
-    """A model version's statistics since it was loaded."""
-
-    model: str
-    version: str
-    counters: Mapping[str, int]
-    """Counters by the names of ServerBreakdown, such as queue_count, queue_ns, inference_count."""
-
-    def __getitem__(self, name: str) -> int:
-        return self.counters.get(name, 0)
+Snapshot = Mapping[ModelKey, Mapping[str, int]]
+"""Statistics of model versions since each was loaded, by the names of ServerBreakdown's fields."""
 
 
 def check_names(flag: str, names: Iterable[str], model: ModelDescription, kind: str) -> None:
@@ -178,9 +169,9 @@ _DURATIONS = (
 )
 
 
-def model_counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
+def model_counters(answer: JsonObject) -> Snapshot:
     """Read the response to `GET v2/models/M/stats`; counters that the server omits are 0."""
-    out = []
+    out = {}
     with _reject_malformed("statistics"):
         for entry in answer.get("model_stats") or ():
             counters = {key: int(entry.get(key, 0)) for key in ("inference_count", "execution_count")}
@@ -189,9 +180,8 @@ def model_counters(answer: JsonObject) -> tuple[ModelCounters, ...]:
                 counters[f"{name}_count"] = int(duration.get("count", 0))
                 counters[f"{name}_ns"] = int(duration.get("ns", 0))
             counters["compute_count"] = counters["compute_infer_count"]
-            version = str(entry.get("version", ""))
-            out.append(ModelCounters(model=entry["name"], version=version, counters=counters))
-    return tuple(out)
+            out[ModelKey(entry["name"], str(entry.get("version", "")))] = counters
+    return out
 
 
 MOST_NAMES = 20

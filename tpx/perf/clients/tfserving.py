@@ -14,10 +14,10 @@ from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.grpc import GrpcSlots, call_failure, header_block
 from tpx.perf.clients.grpc_control import GrpcCaller
 from tpx.perf.clients.model import (
-    ModelCounters,
     ModelDescription,
     ModelKey,
     ServerDescription,
+    Snapshot,
     model_description,
 )
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
@@ -129,8 +129,8 @@ class TfServingControl(GrpcCaller):
         }
         return model_description(metadata, {"max_batch_size": ANY_BATCH if batches else 0})
 
-    async def statistics(self, model: ModelKey) -> tuple[ModelCounters, ...]:  # noqa: ARG002 (there are none)
-        return ()
+    async def statistics(self, model: ModelKey) -> Snapshot:  # noqa: ARG002 (there are none)
+        return {}
 
     async def set_trace(self, settings: Mapping[str, Sequence[str]]) -> None:  # noqa: ARG002
         raise MeasurementError("TensorFlow Serving has no trace settings")

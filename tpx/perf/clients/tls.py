@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import one_of, option, refuse
+from tpx.options import option, refuse
 
 Encoding = Literal["PEM", "DER"]
 
@@ -41,13 +41,7 @@ def _make_file_option(name: str, help: str) -> Path | None:  # noqa: A002 (`opti
     return option(None, help, metavar="FILE", parse=parse)
 
 
-def _make_encoding_option(name: str, help: str) -> Encoding:  # noqa: A002 (as above)
-    message = "Unsupported type provided: '{}'. The available options are 'PEM' or 'DER'."
-    return option("PEM", help, parse=one_of(f"--ssl-{name}", ("PEM", "DER"), message))
-
-
-_peer = one_of("--ssl-https-verify-peer", ("0", "1"), "The value must be either 0 or 1.")
-_host = one_of("--ssl-https-verify-host", ("0", "1", "2"), "The value must be either 0, 1, or 2.")
+_ENCODINGS = "Unsupported type provided: '{}'. The available options are 'PEM' or 'DER'."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +58,15 @@ class TlsSpec:
     ssl_grpc_certificate_chain_file: Path | None = _make_file_option(
         "grpc-certificate-chain-file", "PEM certificate chain of the client"
     )
-    ssl_https_verify_peer: int = option(
-        1, "1 = verify the server's certificate; 0 = accept any", parse=lambda text: int(_peer(text))
+    ssl_https_verify_peer: Literal[0, 1] = option(
+        1,
+        "1 = verify the server's certificate; 0 = accept any",
+        refusal="The value must be either 0 or 1.",
     )
-    ssl_https_verify_host: int = option(
+    ssl_https_verify_host: Literal[0, 1, 2] = option(
         2,
         "1 or 2 = verify that the certificate matches the host; 0 = do not",
-        parse=lambda text: int(_host(text)),
+        refusal="The value must be either 0, 1, or 2.",
     )
     ssl_https_ca_certificates_file: Path | None = _make_file_option(
         "https-ca-certificates-file", "PEM certificates of trusted authorities"
@@ -78,13 +74,11 @@ class TlsSpec:
     ssl_https_client_certificate_file: Path | None = _make_file_option(
         "https-client-certificate-file", "certificate of the client"
     )
-    ssl_https_client_certificate_type: Encoding = _make_encoding_option(
-        "https-client-certificate-type", "PEM or DER"
-    )
+    ssl_https_client_certificate_type: Encoding = option("PEM", "PEM or DER", refusal=_ENCODINGS)
     ssl_https_private_key_file: Path | None = _make_file_option(
         "https-private-key-file", "private key of the client"
     )
-    ssl_https_private_key_type: Encoding = _make_encoding_option("https-private-key-type", "PEM or DER")
+    ssl_https_private_key_type: Encoding = option("PEM", "PEM or DER", refusal=_ENCODINGS)
 
     def settings(self, protocol: str, *, secure: bool) -> TlsSettings | None:
         """Return the TLS settings for connections of a protocol; None if they are plaintext.

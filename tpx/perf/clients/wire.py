@@ -4,20 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, one_of, option, refuse
+from tpx.options import check_range, option, refuse
 from tpx.protocol.v2 import Parameter
 
 TensorFormat = Literal["binary", "json"]
-
-
 _FORMATS = "Unsupported type provided: '{}'. The available options are 'binary' or 'json'."
-
-
-_level = one_of(
-    "--trace-level",
-    ("OFF", "TIMESTAMPS", "TENSORS"),
-    "Unsupported type provided: '{}'. The available options are 'OFF', 'TIMESTAMPS', or 'TENSORS'.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +41,6 @@ def parse_request_parameter(text: str) -> RequestParameter:
     return refuse(flag, f"The value '{value}' is no {kind}.")
 
 
-_compression = one_of(
-    "--grpc-compression-algorithm",
-    ("none", "gzip", "deflate"),
-    "Unsupported type provided: '{}'. The available options are 'none', 'gzip', or 'deflate'.",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireSpec:
     """Options for streams, tensor formats, compression, request parameters and tracing."""
@@ -76,15 +60,17 @@ class WireSpec:
     input_tensor_format: TensorFormat | None = option(
         None,
         "HTTP: send inputs as binary or json (default binary, if the server supports it)",
-        parse=one_of("--input-tensor-format", ("binary", "json"), _FORMATS),
+        refusal=_FORMATS,
     )
     output_tensor_format: TensorFormat | None = option(
         None,
         "HTTP: request outputs as binary or json (default binary, if the server supports it)",
-        parse=one_of("--output-tensor-format", ("binary", "json"), _FORMATS),
+        refusal=_FORMATS,
     )
     grpc_compression_algorithm: Literal["none", "gzip", "deflate"] = option(
-        "none", "compression of request messages: none, gzip, or deflate", parse=_compression
+        "none",
+        "compression of request messages: none, gzip, or deflate",
+        refusal="Unsupported type provided: '{}'. The available options are 'none', 'gzip', or 'deflate'.",
     )
     request_parameter: tuple[RequestParameter, ...] = option(
         (),
@@ -92,8 +78,11 @@ class WireSpec:
         metavar="NAME:VALUE:TYPE",
         parse=parse_request_parameter,
     )
-    trace_level: tuple[str, ...] = option(
-        (), "trace level to set on the server: OFF, TIMESTAMPS, or TENSORS (repeatable)", parse=_level
+    trace_level: tuple[Literal["OFF", "TIMESTAMPS", "TENSORS"], ...] = option(
+        (),
+        "trace level to set on the server: OFF, TIMESTAMPS, or TENSORS (repeatable)",
+        refusal="Unsupported type provided: '{}'. The available options are 'OFF', 'TIMESTAMPS', or "
+        "'TENSORS'.",
     )
     trace_rate: int | None = option(None, "trace one of this many requests (1000)", metavar="N")
     trace_count: int | None = option(None, "maximum traces; -1 = unlimited", metavar="N")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tpx.errors import UsageError
-from tpx.options import check_range, one_of, option, refuse
+from tpx.options import check_range, option, refuse
 from tpx.perf.clients.model import TensorDescription
 from tpx.perf.settings import Shape, parse_shape
 from tpx.protocol.datatypes import BY_NAME
@@ -114,13 +114,6 @@ def _parse_number(text: str) -> float:
         return float(text)
 
 
-_shared_memory = one_of(
-    "--shared-memory",
-    ("none", "system", "cuda"),
-    "Unsupported type provided: '{}'. The available options are 'system', 'cuda', or 'none'.",
-)
-
-
 def parse_data(text: str) -> str:
     """Parse `zero`, `random`, or an existing path."""
     if text.lower() in ("zero", "random"):
@@ -177,7 +170,10 @@ class InputSpec:
         parse=parse_tolerance,
     )
     shared_memory: SharedMemoryKind = option(
-        "none", "send tensors through shared memory: none, system, or cuda", parse=_shared_memory, common=True
+        "none",
+        "send tensors through shared memory: none, system, or cuda",
+        refusal="Unsupported type provided: '{}'. The available options are 'system', 'cuda', or 'none'.",
+        common=True,
     )
     output_shared_memory_size: int = option(
         102400, "bytes of shared memory per output of unknown size", metavar="BYTES"

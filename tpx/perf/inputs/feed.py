@@ -3,20 +3,18 @@ several models, drawn by weight, and turns of conversations.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import cycle, repeat
 from typing import Any, Protocol
 
 import numpy as np
 
-from tpx.perf.clients.base import Prepared
+from tpx.perf.clients.base import Check, Prepared
 from tpx.perf.levels import ALL, Level, Share, level_seed
 from tpx.perf.records import MODEL_SHIFT
 
 BLOCK = 1 << 12
-Check = Callable[[int, Any], str]
-"""Checks the response to a step's request; returns a description of the error, or an empty string."""
 
 
 class Source(Protocol):
@@ -44,7 +42,7 @@ class Feed(Protocol):
     """Provides a source for every slot of a load."""
 
     check: Check | None
-    """Compares responses with their expected outputs; None if there are none."""
+    """Inspects responses; None if nothing does."""
 
     @property
     def unfinished(self) -> Set[int]:
@@ -140,7 +138,7 @@ class MixedFeed:
         self._weights = np.asarray(weights, np.float64) / sum(weights)
         self._seed = seed
         self._mine: Iterator[tuple[int, Prepared]] = iter(())
-        self.check: Check | None = self._compare_response if any(feed.check for feed in feeds) else None
+        self.check: Check | None = self._check_response if any(feed.check for feed in feeds) else None
 
     def begin(self, level: Level, share: Share = ALL) -> None:
         for feed in self._feeds:
@@ -151,9 +149,9 @@ class MixedFeed:
     def source(self, slot: int) -> SharedSource:  # noqa: ARG002 (slots share one iterator)
         return SharedSource(self._mine)
 
-    def _compare_response(self, step: int, response: Any) -> str:
+    def _check_response(self, row: int, step: int, response: Any) -> str:
         check = self._feeds[step >> MODEL_SHIFT].check
-        return check(step & (1 << MODEL_SHIFT) - 1, response) if check else ""
+        return check(row, step & (1 << MODEL_SHIFT) - 1, response) if check else ""
 
     def _draw_requests(self, rng: np.random.Generator) -> Iterator[tuple[int, Prepared]]:
         sources = [feed.source(0) for feed in self._feeds]

@@ -2,18 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Prepared, RequestFields, Template, Writer
+from tpx.perf.clients.base import PLAIN, Check, Prepared, RequestFields, Template, Writer
 from tpx.perf.clients.model import ModelDescription, TensorDescription
 from tpx.perf.clients.openai import DELAY, SESSION
 from tpx.perf.inputs.base import EXACT, SequenceSpec, Tolerance
-from tpx.perf.inputs.feed import Check, Conversation, ConversationTurn, Feed, RoundRobin, batches
+from tpx.perf.inputs.feed import Conversation, ConversationTurn, Feed, RoundRobin, batches
 from tpx.perf.inputs.sequences import END, START, SequenceFeed, SequenceStream, needed_flags
 from tpx.perf.inputs.shared_memory import TensorRegions
 from tpx.perf.inputs.steps import DataSet, Expectation, Step, Validator, named, stacked
 from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor, decode_bytes
+
+if TYPE_CHECKING:
+    from tpx.perf.capture import Capture
 
 GIB = 1 << 30
 NOTICED_BYTES = GIB
@@ -56,13 +60,17 @@ class Requests:
 
 
 async def make_requests(
-    writer: Writer, model: ModelDescription, data: DataSet, settings: FeedSettings
+    writer: Writer,
+    model: ModelDescription,
+    data: DataSet,
+    settings: FeedSettings,
+    capture: "Capture | None" = None,
 ) -> Requests:
-    """Encode every request that can be sent, step by step.
+    """Encode every request that can be sent, step by step; `capture` keeps them and their responses.
 
     Raises UsageError if a step does not fit the model, or if the requests do not fit in memory.
     """
-    maker = _RequestMaker(writer, model, settings)
+    maker = _RequestMaker(writer, model, settings, capture)
     maker.share_outputs(data)
     times: tuple[int, ...] = ()
     turns: tuple[Conversation, ...] = ()
@@ -70,7 +78,7 @@ async def make_requests(
         if settings.batch_size > 1:
             raise UsageError("can not specify batch size > 1 when using a sequence model")
         streams = await maker.sequences(data, settings.sequences)
-        feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed, maker.check())
+        feed: Feed = SequenceFeed(streams, settings.sequences, settings.seed, maker.check(()))
     else:
         steps = data.steps
         order: Sequence[int] = range(len(steps))
@@ -83,7 +91,7 @@ async def make_requests(
             for number, batch in enumerate(batches(len(order), settings.batch_size))
         )
         requests = [await writer.prepare(*content) for content in contents]
-        feed = RoundRobin(requests, maker.check())
+        feed = RoundRobin(requests, maker.check(requests))
         turns = conversations(data, requests) if settings.conversing else ()
     count = sum(len(stream) for stream in data.streams)
     return Requests(
@@ -102,10 +110,15 @@ def _require_timestamp(step: Step) -> int:
 
 
 class _RequestMaker:
-    def __init__(self, writer: Writer, model: ModelDescription, settings: FeedSettings) -> None:
+    def __init__(
+        self, writer: Writer, model: ModelDescription, settings: FeedSettings, capture: "Capture | None"
+    ) -> None:
         self._writer = writer
         self._model = model
         self._settings = settings
+        self._capture = capture
+        self._captured: list[tuple[Tensor, ...]] = []
+        """Tensors of each request, if they are captured."""
         self._bytes = 0
         self._limit = 0
         """Maximum size of all requests in bytes; determined once they exceed ASKED_BYTES."""
@@ -135,14 +148,19 @@ class _RequestMaker:
             return
         self._outputs = shared.place_outputs(self._model, self._outputs, self._settings.batch_size)
 
-    def check(self) -> Check | None:
-        """Return the check of responses; None if the data has no expected outputs."""
-        tolerance = self._settings.tolerance
-        if not self._expected:
-            if tolerance is not None:
-                raise UsageError("--tolerance: the data has no validation_data to compare responses with")
-            return None
-        return Validator(self._expected, tolerance or EXACT)
+    def check(self, requests: Sequence[Prepared]) -> Check | None:
+        """Return the check of responses to all requests made, of which templates are not in `requests`.
+
+        None if the data has no expected outputs and responses are not captured.
+        """
+        tolerance, check = self._settings.tolerance, None
+        if self._expected:
+            check = Validator(self._expected, tolerance or EXACT)
+        elif tolerance is not None:
+            raise UsageError("--tolerance: the data has no validation_data to compare responses with")
+        if self._capture is None:
+            return check
+        return self._capture.keeping(self._captured, requests, check)
 
     async def sequences(self, data: DataSet, settings: SequenceSpec) -> list[SequenceStream]:
         out: list[SequenceStream] = []
@@ -182,6 +200,8 @@ class _RequestMaker:
         self.first = self.first or tuple(
             TensorDescription(name=t.name, datatype=t.datatype, shape=t.shape) for t in tensors
         )
+        if self._capture is not None:
+            self._captured.append(tuple(tensors))
         if shared is not None:
             fields = replace(fields, shared_inputs=shared.place_inputs(tensors), outputs=self._outputs)
         return tensors, fields

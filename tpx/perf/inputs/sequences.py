@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import Prepared, Template
+from tpx.perf.clients.base import Check, Prepared, Template
 from tpx.perf.inputs.base import SequenceSpec
-from tpx.perf.inputs.feed import Check
 from tpx.perf.levels import ALL, Level, Share, level_seed
 
 START, END = 2, 1

@@ -212,7 +212,7 @@ class Validator:
     """Expectations by step number; steps not in it are not checked."""
     tolerance: Tolerance
 
-    def __call__(self, step: int, response: Any) -> str:
+    def __call__(self, row: int, step: int, response: Any) -> str:  # noqa: ARG002 (the step has the outputs)
         expectation = self.expected.get(step)
         if expectation is None:
             return ""

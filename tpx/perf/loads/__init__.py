@@ -4,5 +4,5 @@
 `senders` has what all loads of one process share: a `Sender` per connection slot, and `SlotLoad`. The
 kinds of load build on it: `closed` (requests in flight, conversations, a growing concurrency) and `rate`
 (an open loop that sends at the times of `schedules`). `workers` splits a load among processes (`worker`,
-with `nodes` on several machines), which return their rows through shared memory (`ring`).
+with `nodes` on several machines), which report their rows.
 """

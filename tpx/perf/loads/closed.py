@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, cast
 
-import numpy as np
-
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
-from tpx.perf.inputs.feed import Check, Conversation, Feed, Source
+from tpx.perf.inputs.feed import Conversation, Feed, Source
+from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import ALL, Level, PeriodicRange, Share
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.records import Rows, succeeded
-from tpx.perf.results import Sessions
 
 UNLIMITED = 1 << 62
 
@@ -80,17 +77,17 @@ class ClosedLoop(SlotLoad):
 async def open_sessions(target: Loadable, load_request: LoadRequest) -> "SessionLoad":
     """Open a level's concurrent conversations."""
     slots = await target.client.open(int(load_request.level.value))
-    return SessionLoad(target.client, slots, target.requests.conversations, load_request.settings.timeout_s)
+    return SessionLoad(target.client, slots, target.requests, load_request.settings.timeout_s)
 
 
 class _Conversations:
     """Implements Feed: each slot takes the next conversation that has not begun."""
 
-    check: Check | None = None
     unfinished: Set[int] = frozenset()
 
-    def __init__(self, conversations: Sequence[Conversation]) -> None:
-        self._left = iter(conversations)
+    def __init__(self, requests: Requests) -> None:
+        self.check = requests.feed.check
+        self._left = iter(requests.conversations)
 
     def begin(self, level: Level, share: Share = ALL) -> None:
         """Do nothing: conversations begin in order at every level."""
@@ -147,9 +144,9 @@ class SessionLoad(ClosedLoop):
     """
 
     def __init__(
-        self, client: Client, slots: Sequence[Slot], turns: Sequence[Conversation], timeout_s: float = 0.0
+        self, client: Client, slots: Sequence[Slot], requests: Requests, timeout_s: float = 0.0
     ) -> None:
-        super().__init__(client, slots, _Conversations(turns), timeout_s)
+        super().__init__(client, slots, _Conversations(requests), timeout_s)
         self._pauses: dict[Sender, asyncio.TimerHandle] = {}
 
     def cease(self) -> None:
@@ -180,16 +177,6 @@ class SessionLoad(ClosedLoop):
     def _resume_sender(self, sender: Sender) -> None:
         del self._pauses[sender]
         super().ready(sender)
-
-
-def session_figures(rows: Rows, conversations: Sequence[Conversation]) -> Sessions:
-    """Count finished conversations and unsent turns. Every turn that was due has a row."""
-    last = [turns[-1].step for turns in conversations]
-    return Sessions(
-        total=len(conversations),
-        finished=int(np.isin(last, succeeded(rows)["step"]).sum()),
-        unsent_turns=sum(map(len, conversations)) - len(rows),
-    )
 
 
 EARLY = -3

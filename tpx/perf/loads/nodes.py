@@ -1,7 +1,7 @@
 """Workers on several nodes of a Ray cluster, one process per node.
 
-The actor on a node starts a worker process and forwards the rows of its ring. Their times are converted
-to this machine's clock. Clock offsets are measured by round trips around each level; the shortest round
+The actor on a node starts a worker process and forwards its reports. Their times are converted to this
+machine's clock. Clock offsets are measured by round trips around each level; the shortest round
 trip bounds the error (Cristian 1989).
 """
 
@@ -17,12 +17,10 @@ import numpy as np
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.perf.levels import Share
 from tpx.perf.loads.base import LoadRequest
-from tpx.perf.loads.ring import Circle, RowRing
-from tpx.perf.loads.worker import Go, OpenTarget, Stop
+from tpx.perf.loads.worker import Go, OpenTarget, Stop, WorkerReport
 from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker, StartWorker
 from tpx.perf.records import FIELDS
 from tpx.protocol.json_values import JsonValue
-from tpx.protocol.tensors import Array
 from tpx.ray_driver import connected
 
 if TYPE_CHECKING:
@@ -34,12 +32,10 @@ CLOCK_ROUND_TRIPS = 30
 NODE_HEADSTART_NS = 500_000_000
 """Time within which a command reaches every node."""
 _TIMES = [name for name in FIELDS if name.endswith("_ns")]
-_CLOCKS = ("complete_ns", "heard_ns")
-_PROGRESS = ("complete_ns", "processor_ns", "skipped", "connections", "heard_ns", "finished")
 
 
 class NodeLoad:
-    """The actor on a node: forwards commands to one worker process and returns its rows."""
+    """The actor on a node: forwards commands to one worker process and returns its reports."""
 
     def __init__(self, share: Share, open_target: OpenTarget) -> None:
         self._worker = LocalWorker(share, open_target)
@@ -50,10 +46,6 @@ class NodeLoad:
 
     async def say(self, command: LoadRequest | Go | Stop) -> None:
         """Forward a command to the worker."""
-        if isinstance(command, LoadRequest):
-            self._worker.ring.clear()
-        if isinstance(command, Go):
-            self._worker.ring.expect()
         self._worker.say(command)
 
     async def answer(self, kind: type[object], patience_s: float) -> object:
@@ -63,13 +55,10 @@ class NodeLoad:
         except TpxError as exc:
             return exc
 
-    async def take(self) -> tuple[dict[str, int], Array, Array]:
-        """Return the worker's progress, and the rows and response times since the last call."""
+    async def take(self) -> Sequence[WorkerReport]:
+        """Return the worker's reports since the last call."""
         self._worker.check()
-        ring = self._worker.ring
-        # read first: all rows up to then are in the ring
-        progress = {name: ring.said(name) for name in _PROGRESS}
-        return progress, ring.rows.take(), ring.times.take()
+        return self._worker.take()
 
     async def close(self) -> None:
         """End the worker process."""
@@ -116,21 +105,30 @@ class NodeWorker:
         self._fault = ""
         self._rows = 0
         self._late_ns = 0
-        self.ring = RowRing()
+        self._reports: list[WorkerReport] = []
+        self._heard_ns = 0
+        """Time of the last report; 0 if none is due."""
         self._one_at_a_time = asyncio.Lock()
         self._commands: set[asyncio.Task[None]] = set()
         self._taking = asyncio.ensure_future(self._keep_taking())
 
-    def listen(self) -> None:
+    def take(self) -> Sequence[WorkerReport]:
+        reports, self._reports = self._reports, []
+        return reports
+
+    def check(self) -> None:
         if self._fault:
             raise MeasurementError(f"{self._name} of tpx perf: {self._fault}; its measurements are lost")
-        silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
-        if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
+        silent_ns = perf_counter_ns() - self._heard_ns
+        if self._heard_ns and silent_ns > GRACE_S * 1e9:
             raise MeasurementError(
                 f"{self._name} of tpx perf has not responded for {silent_ns / 1e9:.0f} s; its rows are lost"
             )
 
     def say(self, command: LoadRequest | Go | Stop) -> None:
+        if isinstance(command, LoadRequest):
+            self._reports.clear()
+        self._heard_ns = perf_counter_ns() if isinstance(command, Go) else 0
         if isinstance(command, Go):
             # to the node's clock
             command = replace(command, origin_ns=command.origin_ns - self._offset_ns)
@@ -152,7 +150,7 @@ class NodeWorker:
                 best_ns = took_ns
                 self._offset_ns = before_ns + took_ns // 2 - theirs_ns
                 self._error_ns = took_ns // 2
-        await self._take_rows()  # a stopped worker has written every row to its ring
+        await self._take_reports()
         return answer
 
     def take_notices(self) -> Sequence[str]:
@@ -167,10 +165,9 @@ class NodeWorker:
         self._taking.cancel()
         with suppress(TpxError, asyncio.CancelledError):
             await asyncio.wait_for(self._ask(self._actor.close.remote()), GRACE_S)
-        self.ring.close()
 
     async def _send(self, command: LoadRequest | Go | Stop) -> None:
-        with suppress(MeasurementError):  # `listen` reports it
+        with suppress(MeasurementError):  # `check` reports it
             await self._ask(self._actor.say.remote(command))
 
     async def _ask(self, reference: "Reference") -> JsonValue:
@@ -185,35 +182,26 @@ class NodeWorker:
 
     async def _keep_taking(self) -> None:
         while not self._fault:
-            await self._take_rows()
+            await self._take_reports()
             await asyncio.sleep(GATHER_S)
 
-    async def _take_rows(self) -> None:
-        """Fetch what is new. If the node is gone, `listen` reports it."""
+    async def _take_reports(self) -> None:
+        """Fetch what is new, with times by this machine's clock. If the node is gone, `check` reports it."""
         async with self._one_at_a_time:
             try:
-                progress, rows, times = await self._ask(self._actor.take.remote())
+                reports: Sequence[WorkerReport] = await self._ask(self._actor.take.remote())
             except MeasurementError:
                 return
-            rows = rows.copy()
-            for name in _TIMES:
-                column = rows[name]
-                column[column != 0] += self._offset_ns
-            self._rows += len(rows)
-            if len(rows):
-                self._late_ns = max(self._late_ns, int(np.max(rows["start_ns"] - rows["intended_ns"])))
-            await _put_all(self.ring.times, times + self._offset_ns)
-            await _put_all(self.ring.rows, rows)
-            for name in _PROGRESS:
-                if name not in _CLOCKS:
-                    self.ring.tell(name, progress[name])
-                elif progress[name]:  # 0 until the worker has begun
-                    self.ring.tell(name, progress[name] + self._offset_ns)
-
-
-async def _put_all(circle: Circle, items: Array) -> None:
-    """Write all items, pausing while the ring is full until the controller has read some."""
-    left = items[circle.put(items) :]
-    while len(left):
-        await asyncio.sleep(GATHER_S)
-        left = left[circle.put(left) :]
+            for report in reports:
+                rows, offset_ns = report.rows.copy(), self._offset_ns
+                for name in _TIMES:
+                    column = rows[name]
+                    column[column != 0] += offset_ns
+                self._rows += len(rows)
+                if len(rows):
+                    self._late_ns = max(self._late_ns, int(np.max(rows["start_ns"] - rows["intended_ns"])))
+                # 0 until all rows were reported once
+                complete_ns = report.complete_ns and report.complete_ns + offset_ns
+                times_ns = report.times_ns + offset_ns
+                self._reports.append(replace(report, rows=rows, times_ns=times_ns, complete_ns=complete_ns))
+                self._heard_ns = self._heard_ns and perf_counter_ns()

@@ -17,12 +17,9 @@ from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
 from tpx.perf.levels import FIXED_SCHEDULE, LATE_NS, LatePolicy
-from tpx.perf.loads.base import Load, Loadable, LoadRequest, slots_ahead
+from tpx.perf.loads.base import Loadable, LoadRequest, slots_ahead
 from tpx.perf.loads.schedules import NEVER, Alarm, Offsets, Timetable, alarm, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
-from tpx.perf.records import Rows, succeeded
-from tpx.perf.results import OpenLoop
-from tpx.perf.statistics.summaries import summarize
 
 SENDS_A_TURN = 64
 """Maximum requests sent per turn of the event loop, so that responses are read in between."""
@@ -237,19 +234,3 @@ class RateLoad(SlotLoad):
 
         if self._growth is None and len(self.senders) < self._most:
             self._growth = asyncio.get_running_loop().create_task(open_more())
-
-
-def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | None:
-    """Return the figures that only an open loop has; None if no request succeeded."""
-    good = succeeded(rows)
-    if not len(good):
-        return None
-    slip = rows["start_ns"] - rows["intended_ns"]
-    return OpenLoop(
-        service_latency=summarize(good["end_ns"] - good["start_ns"]),
-        slip=summarize(slip),
-        delayed=int(np.count_nonzero(slip > LATE_NS)),
-        sent_per_s=len(rows) * 1e9 / max(duration_ns, 1),
-        skipped=load.skipped,
-        connections=load.connections,
-    )

@@ -10,8 +10,18 @@ from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import LOST, MISMATCH, TIMED_OUT, Client, Failure, Prepared, Slot, ignore_loss
-from tpx.perf.inputs.feed import Check, Feed, Source
+from tpx.perf.clients.base import (
+    LOST,
+    MISMATCH,
+    TIMED_OUT,
+    Check,
+    Client,
+    Failure,
+    Prepared,
+    Slot,
+    ignore_loss,
+)
+from tpx.perf.inputs.feed import Feed, Source
 from tpx.perf.records import SUCCESS, Records
 
 LOOKS = 10
@@ -113,11 +123,11 @@ class Sender:
         self._ready(self)
 
     def on_checked(self, response: object) -> None:
-        """Compare a response with the expected one, after the next request was sent."""
+        """Pass a response to the check after the next request was sent."""
         if self.start_ns:
             step, row = self.source.step, len(self._load.records)
             self._plain(response)
-            self._load.compare(row, step, response)
+            self._load.inspect(row, step, response)
 
     def on_lost(self, error: WireError) -> None:
         """Fail the request in flight, if any: the connection broke."""
@@ -265,11 +275,11 @@ class SlotLoad(ABC):
         self.count_local_failure(LOST, str(error))
         self.append(now_ns, due_ns or now_ns, now_ns, now_ns, now_ns, LOST, 0)
 
-    def compare(self, row: int, step: int, response: Any) -> None:
-        """Mark a row as failed if its successful response differs from the expected one."""
+    def inspect(self, row: int, step: int, response: Any) -> None:
+        """Mark a row as failed if the check finds its successful response wrong."""
         if self.check is None or response.status != self.success:
             return
-        wrong = self.check(step, response)
+        wrong = self.check(row, step, response)
         if wrong:
             self.records.amend(row, MISMATCH)
             self.count_local_failure(MISMATCH, wrong)

@@ -1,23 +1,29 @@
-"""A process that sends one share of a load, controlled over a pipe."""
+"""A process that sends one share of a load; commands, replies and the rows of requests go over a pipe."""
 
 import asyncio
 import gc
+import os
+import select
 import signal
 from collections.abc import Callable, Mapping, Set
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
+
+import numpy as np
 
 from tpx.errors import TpxError
 from tpx.perf.clients.base import Failure
 from tpx.perf.inputs.sequences import SequenceFeed
 from tpx.perf.levels import Share
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, open_load
-from tpx.perf.loads.ring import RowFlusher, RowRing
 from tpx.perf.loops import event_loop
+from tpx.perf.records import Rows, Times
 
-FLUSH_S = 0.01
+REPORT_S = 0.01
+MOST_ROWS, MOST_TIMES = 512, 2048
+"""Rows and response times in a report: 56 KiB, which a pipe takes at once while it is writable."""
 ABANDONED_DRAIN_S = 0.25
 """Time to wait for requests in flight if the controller is gone in the middle of a level."""
 
@@ -47,7 +53,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Reply: the load has ended and every row is in the ring."""
+    """Reply: the load has ended and every row was reported."""
 
     failures: Mapping[int, Failure]
     unfinished: Set[int]
@@ -61,17 +67,83 @@ class Broken:
     error: TpxError
 
 
-class Worker:
-    """Executes one command at a time and flushes rows to the ring a hundred times a second."""
+NO_TIMES: Times = np.zeros(0, np.int64)
 
-    def __init__(self, target: Loadable, ring: RowRing, pipe: Connection) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkerReport:
+    """A worker's progress, and its rows since the last report.
+
+    Every row of a request that ended by `complete_ns` has been reported.
+    """
+
+    rows: Rows
+    times_ns: Times
+    """Times of all responses to the requests of `rows`, if requests may have several."""
+    complete_ns: int = 0
+    processor_ns: int = 0
+    """CPU time since the load began; starting a process takes longer than many a level."""
+    skipped: int = 0
+    connections: int = 0
+    finished: bool = False
+    """True if every request was sent and has ended."""
+
+
+class Reporter:
+    """Reports the progress of one load and its rows, with the times of their responses."""
+
+    def __init__(self, pipe: Connection, load: Load) -> None:
+        self.finished = False
+        self._pipe = pipe
+        self._load = load
+        self._begun_ns = load.processor_ns
+        self._rows = self._times = self._complete_ns = 0
+        self._writable = select.poll()
+        self._writable.register(pipe, select.POLLOUT)
+
+    def report(self, *, wait: bool = False) -> None:
+        """Send what is new, as far as the pipe takes it without waiting, or all of it.
+
+        The load must not wait while the controller is busy: unsent rows stay in the load's records.
+        """
+        load, complete = self._load, False
+        while not complete and (wait or self._writable.poll(0)):
+            # taken before the rows: one that ends meanwhile must not count as reported
+            now_ns = perf_counter_ns()
+            rows = load.records.between(self._rows, self._rows + MOST_ROWS)
+            times_ns = NO_TIMES
+            if load.records.arrivals:
+                ends = np.cumsum(rows["responses"])
+                rows = rows[: max(1, int(np.searchsorted(ends, MOST_TIMES, side="right")))]
+                count = int(ends[len(rows) - 1]) if len(rows) else 0
+                times_ns = np.array(load.records.arrivals[self._times : self._times + count], np.int64)
+                self._times += count
+            self._rows += len(rows)
+            complete = self._rows == len(load.records)
+            self._complete_ns = now_ns if complete else self._complete_ns
+            self._pipe.send(
+                WorkerReport(
+                    rows=rows,
+                    times_ns=times_ns,
+                    complete_ns=self._complete_ns,
+                    processor_ns=load.processor_ns - self._begun_ns,
+                    skipped=load.skipped,
+                    connections=load.connections,
+                    finished=self.finished and complete,
+                )
+            )
+
+
+class Worker:
+    """Executes one command at a time and reports rows a hundred times a second."""
+
+    def __init__(self, target: Loadable, pipe: Connection) -> None:
         self._target = target
-        self._ring = ring
         self._pipe = pipe
         self._load: Load | None = None
-        self._flusher: RowFlusher | None = None
+        self._reporter: Reporter | None = None
         self._tasks = asyncio.TaskGroup()
-        self._flushing: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
@@ -91,6 +163,8 @@ class Worker:
                 commands.put_nowait(None)
 
         loop.add_reader(self._pipe.fileno(), readable)
+        # uvloop makes it non-blocking, which would cut off a report that finds no room
+        os.set_blocking(self._pipe.fileno(), True)
         async with self._tasks:
             while (command := await commands.get()) is not None:
                 try:
@@ -109,8 +183,6 @@ class Worker:
 
     async def _prepare_load(self, load_request: LoadRequest) -> None:
         self._load = await open_load(self._target, load_request)
-        streamed = self._target.client.streams
-        self._flusher = RowFlusher(self._ring, self._load.records, streamed=streamed)
         # a collection in the middle of a level would show up as latency
         gc.collect()
         gc.freeze()
@@ -122,69 +194,54 @@ class Worker:
         if load is None:
             return
         await asyncio.sleep(max(0, command.origin_ns - perf_counter_ns()) / 1e9)
+        reporter = self._reporter = Reporter(self._pipe, load)
         load.start(command.count, command.origin_ns)
-        self._flushing = self._tasks.create_task(self._keep_flushing(load))
+        self._reporting = self._tasks.create_task(self._keep_reporting(reporter))
         await load.finished()
-        self._flush(load)
-        self._ring.finish()
+        reporter.finished = True
 
     async def _stop(self, patience_s: float) -> None:
         load = self._end_tasks()
-        if load is None:
-            self._pipe.send(Stopped({}, frozenset()))
-            return
-        await load.stop(patience_s)
-        complete = self._flush(load)
-        while not complete:
-            await asyncio.sleep(FLUSH_S)
-            complete = self._flush(load)
-        gc.enable()
-        gc.unfreeze()
-        self._pipe.send(Stopped(load.failures(), load.unfinished))
+        failures: Mapping[int, Failure] = {}
+        unfinished: Set[int] = frozenset()
+        if load is not None:
+            await load.stop(patience_s)
+            gc.enable()
+            gc.unfreeze()
+            failures, unfinished = load.failures(), load.unfinished
+        if self._reporter is not None:
+            self._reporter.report(wait=True)
+        self._reporter = None
+        self._pipe.send(Stopped(failures, unfinished))
 
     def _end_tasks(self) -> Load | None:
         """Cancel the tasks and return the load, if any, for the caller to stop."""
         load, self._load = self._load, None
-        for task in (self._beginning, self._flushing):
+        for task in (self._beginning, self._reporting):
             if task is not None:
                 task.cancel()
-        self._beginning = self._flushing = None
+        self._beginning = self._reporting = None
         return load
 
-    async def _keep_flushing(self, load: Load) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            self._flush(load)
-
-    def _flush(self, load: Load) -> bool:
-        """Write new rows and report progress. Return True if all rows fitted."""
-        # taken before writing: a row that ends meanwhile must not count as reported
-        now_ns = perf_counter_ns()
-        complete = self._flusher is None or self._flusher.tell()
-        self._ring.report(
-            complete_ns=now_ns if complete else self._ring.said("complete_ns"),
-            processor_ns=load.processor_ns,
-            skipped=load.skipped,
-            connections=load.connections,
-        )
-        return complete
+    async def _keep_reporting(self, reporter: Reporter) -> None:
+        with suppress(OSError):  # the controller has gone: `serve` stops the load
+            while True:
+                await asyncio.sleep(REPORT_S)
+                reporter.report()
 
 
-def main(pipe: Connection, open_target: OpenTarget, ring_name: str, place: Share) -> None:
+def main(pipe: Connection, open_target: OpenTarget, place: Share) -> None:
     """Run the process as one of `place.of`; Ctrl-C is left to the controller."""
 
     async def run() -> None:
-        ring = RowRing(ring_name)
         try:
             async with open_target() as target:
                 if isinstance(target.requests.feed, SequenceFeed):
                     target.requests.feed.divide(place)
                 pipe.send(Ready())
-                await Worker(target, ring, pipe).serve()
+                await Worker(target, pipe).serve()
         except TpxError as exc:
             pipe.send(Broken(exc))
-        finally:
-            ring.close()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -3,25 +3,41 @@
 import asyncio
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Share
 from tpx.perf.loads.base import LoadRequest
-from tpx.perf.loads.ring import RowMerger, RowRing
-from tpx.perf.loads.worker import Broken, Go, OpenTarget, Ready, Stop, Stopped, main
+from tpx.perf.loads.worker import (
+    NO_TIMES,
+    Broken,
+    Go,
+    OpenTarget,
+    Ready,
+    Stop,
+    Stopped,
+    WorkerReport,
+    main,
+)
+from tpx.perf.records import ROW, SUCCESS, Records
 
 T = TypeVar("T")
 GATHER_S = 0.01
 STARTUP_S = 60.0
 HEADSTART_NS = 5_000_000
 """Time from the start command until all workers begin."""
+NOTHING = WorkerReport(rows=np.zeros(0, ROW), times_ns=NO_TIMES)
 STAGES = 3
 """Phases of stopping a load: waiting for responses, for connections, and for sequences to end."""
 GRACE_S = 10.0
@@ -34,15 +50,14 @@ class RunningWorker(Protocol):
     headstart_ns: int
     """Minimum time from the start command until all workers begin."""
 
-    @property
-    def ring(self) -> RowRing:
-        """The rows that it has reported."""
+    def take(self) -> Sequence[WorkerReport]:
+        """Return the reports since the last call. A load's last one is here before its Stopped is."""
 
-    def listen(self) -> None:
+    def check(self) -> None:
         """Raise MeasurementError if the worker is gone, or has a load and does not report."""
 
     def say(self, command: LoadRequest | Go | Stop) -> None:
-        """Send a command. Raises MeasurementError if the worker is gone."""
+        """Send a command; one to open a load drops older reports. Raises MeasurementError if it is gone."""
 
     async def answer(self, kind: type[T], patience_s: float) -> T:
         """Return the worker's next reply, which must be of type `kind`.
@@ -61,20 +76,24 @@ StartWorker = Callable[[Share, OpenTarget], RunningWorker]
 
 
 class LocalWorker:
-    """Implements RunningWorker for a process on this machine, with its pipe and its ring."""
+    """Implements RunningWorker for a process on this machine."""
 
     headstart_ns = HEADSTART_NS
 
     def __init__(self, place: Share, open_target: OpenTarget) -> None:
         context = multiprocessing.get_context("spawn")
         self._name = f"worker {place.number + 1} of {place.of}"
-        self.ring = RowRing()
+        self._reports: list[WorkerReport] = []
+        self._replies: deque[object] = deque()
+        self._heard_ns = 0
+        """Time of the last report; 0 if none is due."""
         pipe, worker_pipe = context.Pipe()
         self._pipe: Connection = pipe
         self._process: SpawnProcess = context.Process(
-            target=main, args=(worker_pipe, open_target, self.ring.name, place), daemon=True
+            target=main, args=(worker_pipe, open_target, place), daemon=True
         )
         # a worker ignores Ctrl-C once it runs; before, it would end with a traceback
+        resource_tracker.ensure_running()  # first: starting it unblocks the signals
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             self._process.start()
@@ -82,18 +101,20 @@ class LocalWorker:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         worker_pipe.close()
 
+    def take(self) -> Sequence[WorkerReport]:
+        self._receive()
+        reports, self._reports = self._reports, []
+        return reports
+
     def check(self) -> None:
-        """Raise MeasurementError if the process is gone."""
+        self._receive()
         if not self._process.is_alive():
             raise MeasurementError(
                 f"{self._name} of tpx perf ended unexpectedly (exit code {self._process.exitcode}); "
                 "its measurements are lost"
             )
-
-    def listen(self) -> None:
-        self.check()
-        silent_ns = perf_counter_ns() - self.ring.said("heard_ns")
-        if silent_ns > GRACE_S * 1e9 and not self.ring.said("finished"):
+        silent_ns = perf_counter_ns() - self._heard_ns
+        if self._heard_ns and silent_ns > GRACE_S * 1e9:
             self._process.kill()
             raise MeasurementError(
                 f"{self._name} of tpx perf has not responded for {silent_ns / 1e9:.0f} s: it is stopped, or "
@@ -101,6 +122,9 @@ class LocalWorker:
             )
 
     def say(self, command: LoadRequest | Go | Stop) -> None:
+        if isinstance(command, LoadRequest):
+            self._reports.clear()
+        self._heard_ns = perf_counter_ns() if isinstance(command, Go) else 0
         self.check()
         try:
             self._pipe.send(command)
@@ -110,22 +134,28 @@ class LocalWorker:
 
     async def answer(self, kind: type[T], patience_s: float) -> T:
         deadline_ns = perf_counter_ns() + int(patience_s * 1e9)
-        while not self._pipe.poll():
+        while not self._replies:
             self.check()
             if perf_counter_ns() > deadline_ns:
                 raise MeasurementError(f"{self._name} of tpx perf did not answer within {patience_s:g} s")
             await asyncio.sleep(GATHER_S)
-        try:
-            answer = self._pipe.recv()
-        except (EOFError, OSError):
-            self._process.join(1)
-            self.check()
-            raise MeasurementError(f"{self._name} of tpx perf closed its pipe") from None
+        answer = self._replies.popleft()
         if isinstance(answer, Broken):
             raise answer.error
         if not isinstance(answer, kind):
             raise MeasurementError(f"{self._name} of tpx perf said {answer} where {kind.__name__} was due")
         return answer
+
+    def _receive(self) -> None:
+        """Read what the process has sent, up to its end."""
+        with suppress(EOFError, OSError):
+            while self._pipe.poll():
+                message = self._pipe.recv()
+                if isinstance(message, WorkerReport):
+                    self._reports.append(message)
+                    self._heard_ns = self._heard_ns and perf_counter_ns()
+                else:
+                    self._replies.append(message)
 
     def take_notices(self) -> Sequence[str]:
         return ()
@@ -140,20 +170,15 @@ class LocalWorker:
         finally:  # cancelled by a second Ctrl-C, too
             self._process.kill()
             self._process.join(1)
-            self.ring.close()
 
 
 class WorkerPool:
     """Processes that send together throughout a run."""
 
-    def __init__(
-        self, count: int, open_target: OpenTarget, start: StartWorker = LocalWorker, *, streamed: bool
-    ) -> None:
-        """`streamed` is True if a request may have several responses."""
+    def __init__(self, count: int, open_target: OpenTarget, start: StartWorker = LocalWorker) -> None:
         self.count = count
         self._start = start
         self._open_target = open_target
-        self._streamed = streamed
         self._processes: list[RunningWorker] = []
         self._load: PoolLoad | None = None
 
@@ -183,9 +208,8 @@ class WorkerPool:
         open_loop = load_request.level.kind.open_loop
         units = load_request.settings.sequences if open_loop else int(load_request.level.value)
         active = self._processes[:units] if units else self._processes
-        load = self._load = PoolLoad(active, units, open_loop=open_loop, streamed=self._streamed)
+        load = self._load = PoolLoad(active, units, open_loop=open_loop)
         for process, share in zip(active, load.shares, strict=True):
-            process.ring.clear()
             process.say(replace(load_request, share=share))
         await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in active))
         return load
@@ -197,98 +221,109 @@ class PoolLoad:
     Rows are in the order in which requests ended, up to the time that all processes have reported.
     """
 
-    def __init__(
-        self, processes: Sequence[RunningWorker], units: int, *, open_loop: bool, streamed: bool
-    ) -> None:
+    def __init__(self, processes: Sequence[RunningWorker], units: int, *, open_loop: bool) -> None:
         """`units` is the number of units to split: requests in flight, or sequences that a schedule
         goes through; 0 if the shares take turns request by request.
         """
         self.shares = tuple(Share(i, len(processes)) for i in range(len(processes)))
-        self._things = units
+        self.records = Records()
+        self.failed = 0
+        self.unfinished: set[int] = set()
+        self._units = units
         self._open_loop = open_loop
         self._processes = processes
-        self._gathered = RowMerger([p.ring for p in processes], streamed=streamed)
-        self.records = self._gathered.records
+        self._latest = [NOTHING for _ in processes]
+        self._pending = NOTHING
+        """Rows in order of their end that not all processes have reached, and their responses' times."""
         self._failures: dict[int, Failure] = {}
-        self._unfinished: set[int] = set()
-        self._merger: asyncio.Task[None] | None = None
-
-    @property
-    def failed(self) -> int:
-        return self._gathered.failed
-
-    @property
-    def unfinished(self) -> Set[int]:
-        return self._unfinished
+        self._gathering: asyncio.Task[None] | None = None
 
     @property
     def processor_ns(self) -> int:
-        return self._sum_figure("processor_ns") // len(self._processes)
+        return sum(report.processor_ns for report in self._latest) // len(self._latest)
 
     @property
     def skipped(self) -> int:
-        return self._sum_figure("skipped")
+        return sum(report.skipped for report in self._latest)
 
     @property
     def connections(self) -> int:
-        return self._sum_figure("connections")
+        return sum(report.connections for report in self._latest)
+
+    @property
+    def complete_ns(self) -> int:
+        """Time up to which every ended request is in `records`."""
+        return min(report.complete_ns for report in self._latest)
 
     def start(self, count: int | None = None, origin_ns: int = 0) -> None:
         # all workers begin at the same time, once the slowest has received the command
         headstart_ns = max(process.headstart_ns for process in self._processes)
         origin_ns = origin_ns or perf_counter_ns() + headstart_ns
         for process, share in zip(self._processes, self.shares, strict=True):
-            process.ring.expect()
             part = count
             if count is not None:
                 split = share.part_in_turn if self._open_loop else share.part_by
-                part = split(count, self._things)
+                part = split(count, self._units)
             process.say(Go(count=part, origin_ns=origin_ns))
-        self._merger = asyncio.ensure_future(self._keep_gathering())
+        self._gathering = asyncio.ensure_future(self._keep_gathering())
 
     async def finished(self) -> None:
-        while not self._has_finished():  # noqa: ASYNC110 (other processes set it, in their rings)
+        while not self._has_finished():  # noqa: ASYNC110 (other processes report it)
             await asyncio.sleep(GATHER_S)
-        self._gathered.gather(everything=True)
+        self.gather(everything=True)
 
     async def settled(self, until_ns: int) -> None:
-        while not self._has_finished() and self._gathered.complete_ns < until_ns:
+        while not self._has_finished() and self.complete_ns < until_ns:
             await asyncio.sleep(GATHER_S / 2)
-            self._gathered.gather()
+            self.gather()
 
     async def stop(self, patience_s: float) -> None:
         self.forget()
         for process in self._processes:
             process.say(Stop(patience_s))
         due_s = patience_s * STAGES + GRACE_S
-        stopped = asyncio.gather(*(p.answer(Stopped, due_s) for p in self._processes))
-        while not stopped.done():
-            # keep reading: a worker whose ring is full cannot finish
-            await asyncio.wait([stopped], timeout=GATHER_S)
-            self._gathered.gather()
-        for answer in stopped.result():
+        for answer in await asyncio.gather(*(p.answer(Stopped, due_s) for p in self._processes)):
             self._failures |= {s: f for s, f in answer.failures.items() if s not in self._failures}
-            self._unfinished |= answer.unfinished
-        self._gathered.gather(everything=True)
+            self.unfinished |= answer.unfinished
+        self.gather(everything=True)
 
     def forget(self) -> None:
         """Stop reading what the workers report."""
-        if self._merger is not None:
-            self._merger.cancel()
+        if self._gathering is not None:
+            self._gathering.cancel()
 
     def failures(self) -> Mapping[int, Failure]:
         return dict(self._failures)
 
-    def _sum_figure(self, figure: str) -> int:
-        return sum(process.ring.said(figure) for process in self._processes)
+    def gather(self, *, everything: bool = False) -> None:
+        """Append what all workers have completed, in order; with `everything`, all that they have sent."""
+        reports = [self._pending]
+        for number, process in enumerate(self._processes):
+            reports += (fresh := process.take())
+            self._latest[number] = [self._latest[number], *fresh][-1]
+        rows = np.concatenate([report.rows for report in reports])
+        times_ns = np.concatenate([report.times_ns for report in reports])
+        order = np.argsort(rows["end_ns"], kind="stable")
+        counts = rows["responses"] if len(times_ns) else np.zeros(len(rows), np.int64)
+        begins, theirs = np.cumsum(counts) - counts, counts[order]
+        moved = np.repeat(begins[order] - (np.cumsum(theirs) - theirs), theirs)
+        rows, times_ns = rows[order], times_ns[moved + np.arange(len(moved))]
+        cut = len(rows)
+        if not everything:
+            cut = int(np.searchsorted(rows["end_ns"], self.complete_ns, side="right"))
+        border = int(theirs[:cut].sum())
+        self.records.arrivals.frombytes(times_ns[:border].tobytes())
+        self.records.extend(rows[:cut])
+        self.failed += int(np.count_nonzero(rows["status"][:cut] != SUCCESS))
+        self._pending = WorkerReport(rows=rows[cut:], times_ns=times_ns[border:])
 
     def _has_finished(self) -> bool:
         """Return True if all workers have finished. Raises MeasurementError if one is gone."""
         for process in self._processes:
-            process.listen()
-        return self._sum_figure("finished") == len(self._processes)
+            process.check()
+        return all(report.finished for report in self._latest)
 
     async def _keep_gathering(self) -> None:
         while True:
             await asyncio.sleep(GATHER_S)
-            self._gathered.gather()
+            self.gather()

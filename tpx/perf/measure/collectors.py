@@ -1,19 +1,27 @@
-"""Collectors of the result sections that only some runs have, besides the requests' own figures."""
+"""Figures of a result that only some levels or runs have, besides those of every request."""
 
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from tpx.perf.connecting import ConnectedModel, MixMember
+from tpx.perf.inputs.feed import Conversation
+from tpx.perf.levels import LATE_NS
 from tpx.perf.loads.base import Load
-from tpx.perf.loads.closed import session_figures
-from tpx.perf.loads.rate import open_loop_figures
 from tpx.perf.measure.ledger import MeasuredLevel
-from tpx.perf.measure.verdict import judge
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, response_times, succeeded
-from tpx.perf.results import DOMINANT_SHARE, MemberFigures, Sections, Streaming, Verdict
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, succeeded
+from tpx.perf.results import (
+    DOMINANT_SHARE,
+    LevelResult,
+    MemberFigures,
+    OpenLoop,
+    Sessions,
+    Streaming,
+    Verdict,
+)
 from tpx.perf.statistics.summaries import summarize
 
 if TYPE_CHECKING:
@@ -26,11 +34,11 @@ QUARTILES = (25.0, 75.0)
 class Collector(Protocol):
     """Follows the levels of a run."""
 
-    async def begin(self, load: Load) -> None:
+    async def begin(self) -> None:
         """Prepare for a level whose load is open but has not sent anything."""
 
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:
-        """Return the sections for the result; the load has stopped."""
+    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
+        """Return the result with further figures; the load has stopped."""
 
 
 class MetricsCollector:
@@ -39,37 +47,62 @@ class MetricsCollector:
     def __init__(self, scraper: "Scraper") -> None:
         self._scraper = scraper
 
-    async def begin(self, load: Load) -> None:  # noqa: ARG002 (reads the server's page)
+    async def begin(self) -> None:
         await self._scraper.begin()
 
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002
+    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
         await self._scraper.look()
-        return {"metrics": self._scraper.figures((measured.first.time_ns, measured.last.time_ns))}
+        return replace(result, metrics=self._scraper.figures(measured.first.time_ns, measured.last.time_ns))
 
 
-def request_sections(
-    connected: ConnectedModel, address: str, load: Load, measured: MeasuredLevel
-) -> Sections:
-    """Return the sections that depend on the kind of model and load."""
-    records, rows = load.records, measured.rows
-    duration_ns, sections = measured.merged.duration_ns, Sections()
+def extended(
+    result: LevelResult, connected: ConnectedModel, address: str, load: Load, measured: MeasuredLevel
+) -> LevelResult:
+    """Return a level's result with the figures that depend on the kind of model and load."""
+    records, rows, duration_ns = load.records, measured.rows, result.duration_ns
     if len(records.arrivals):
-        sections["streaming"] = streaming_figures(records, measured.kept, duration_ns)
-    if measured.level.kind.open_loop:
-        sections["open_loop"] = open_loop_figures(rows, duration_ns, load)
+        result = replace(result, streaming=streaming_figures(records, measured.kept, duration_ns))
+    if result.level.kind.open_loop:
+        result = replace(result, open_loop=open_loop_figures(rows, duration_ns, load))
     if connected.sequences:
-        sections["sequences"] = ended_sequences(records, measured.kept, load.unfinished)
+        result = replace(result, sequences=ended_sequences(records, measured.kept, load.unfinished))
     if connected.requests.conversations:
-        sections["sessions"] = session_figures(rows, connected.requests.conversations)
+        result = replace(result, sessions=session_figures(rows, connected.requests.conversations))
     if connected.members:
-        sections["members"] = tuple(_iter_members(connected.members, measured))
-    latency, settings = measured.merged.latency, measured.settings
+        result = replace(result, members=tuple(_iter_members(connected.members, measured)))
+    latency, settings = result.latency, measured.settings
     sleeps = not (settings.pace.poll == "busy" or settings.with_engine)
-    if sleeps and latency is not None and may_dominate(measured.level, latency.at(50.0)):
+    if sleeps and latency is not None and may_dominate(result.level, latency.at(50.0)):
         found = wake_ups(latency.at(50.0), local=is_local(address))
-        if found.share >= DOMINANT_SHARE and judge(measured)[0] is not Verdict.ERRORS:
-            sections["wake_ups"] = found
-    return sections
+        if found.share >= DOMINANT_SHARE and result.verdict is not Verdict.ERRORS:
+            result = replace(result, wake_ups=found, warnings=(*result.warnings, found.warning))
+    return result
+
+
+def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | None:
+    """Return the figures that only an open loop has; None if no request succeeded."""
+    good = succeeded(rows)
+    if not len(good):
+        return None
+    slip = rows["start_ns"] - rows["intended_ns"]
+    return OpenLoop(
+        service_latency=summarize(good["end_ns"] - good["start_ns"]),
+        slip=summarize(slip),
+        delayed=int(np.count_nonzero(slip > LATE_NS)),
+        sent_per_s=len(rows) * 1e9 / max(duration_ns, 1),
+        skipped=load.skipped,
+        connections=load.connections,
+    )
+
+
+def session_figures(rows: Rows, conversations: Sequence[Conversation]) -> Sessions:
+    """Count finished conversations and unsent turns. Every turn that was due has a row."""
+    last = [turns[-1].step for turns in conversations]
+    return Sessions(
+        total=len(conversations),
+        finished=int(np.isin(last, succeeded(rows)["step"]).sum()),
+        unsent_turns=sum(map(len, conversations)) - len(rows),
+    )
 
 
 def streaming_figures(records: Records, kept: range, duration_ns: int) -> Streaming | None:

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpx.perf.clients.base import Failure
+from tpx.perf.clients.model import Snapshot
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, assess, joined, sample_of
 from tpx.perf.measure.rules import LOOK_GROWTH, STABILITY_WINDOWS, LevelStatus, rule_for
 from tpx.perf.objectives import Assessment, Outcome
 from tpx.perf.records import SUCCESS, Records, Rows, succeeded
 from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
-from tpx.perf.server_statistics import Snapshot
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.summaries import rank, summarize
 from tpx.protocol.tensors import Array

@@ -12,12 +12,13 @@ from time import perf_counter_ns
 
 import numpy as np
 
+from tpx.perf.clients.model import Snapshot
 from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import Ending, LevelLedger, MeasuredLevel, WindowBorder, full_at, p99
 from tpx.perf.observer import ProgressMeter
 from tpx.perf.records import SUCCESS
 from tpx.perf.results import ServerBreakdown
-from tpx.perf.server_statistics import ServerStatistics, Snapshot
+from tpx.perf.server_statistics import ServerStatistics
 from tpx.perf.settings import LevelSettings
 
 TICK_S = 0.1

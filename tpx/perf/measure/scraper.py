@@ -112,11 +112,11 @@ class Scraper:
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
-    def figures(self, span_ns: tuple[int, int]) -> MetricsFigures | None:
+    def figures(self, start_ns: int, end_ns: int) -> MetricsFigures | None:
         """Return the figures between two times; None if there was no scrape."""
         if not self._scrapes:
             return None
-        return summarize(self._scrapes, span_ns, self._failed, self._reader.counters)
+        return summarize(self._scrapes, (start_ns, end_ns), self._failed, self._reader.counters)
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -10,7 +10,7 @@ from tpx.perf.levels import CONCURRENCY, LATE_NS, level_number
 from tpx.perf.measure.estimates import estimate
 from tpx.perf.measure.ledger import MeasuredLevel, client_times
 from tpx.perf.objectives import Outcome
-from tpx.perf.results import ClientCheck, LevelResult, Sections, Verdict
+from tpx.perf.results import ClientCheck, LevelResult, Verdict
 
 BUSY_SHARE = 0.9
 """Share of its processor's time above which the client itself limits a level."""
@@ -27,15 +27,13 @@ OWN_PROCESSOR = 0.95
 """Share of busy time below which a polling client had to share its processor."""
 
 
-def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
-    """Build the result of a level; `sections` are those that only some levels have."""
+def level_result(measured: MeasuredLevel) -> LevelResult:
+    """Build the result of a level, without the figures that only some levels have."""
     merged, status, settings = measured.merged, measured.status, measured.settings
     verdict, reason = judge(measured)
-    wake_ups = sections.get("wake_ups")
     warnings: tuple[str, ...] = ()
     if verdict is not Verdict.ERRORS:  # errors explain every other contradiction
-        found = (status.warning, *doubts(measured), wake_ups.warning if wake_ups else "")
-        warnings = tuple(filter(None, found))
+        warnings = tuple(filter(None, (status.warning, *doubts(measured))))
     return LevelResult(
         level=measured.level,
         batch_size=measured.batch_size,
@@ -65,7 +63,6 @@ def level_result(measured: MeasuredLevel, sections: Sections) -> LevelResult:
         client_check=measured.check,
         warnings=warnings,
         slo=measured.slo,
-        **sections,
     )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, one_of, option, refuse
+from tpx.options import check_range, option, refuse
 from tpx.perf.levels import (
     CUSTOM_INTERVALS,
     FIXED_SCHEDULE,
@@ -23,7 +23,6 @@ from tpx.perf.levels import (
 from tpx.perf.settings import Header, parse_header
 
 LONGEST_TIMEOUT_S = 1e9
-_protocol = one_of("-i (protocol)", ("http", "grpc"), "The value should be either HTTP or gRPC.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,9 @@ class TargetSpec:
         "-u",
         common=True,
     )
-    protocol: Literal["http", "grpc"] = option("http", "http or grpc", "-i", parse=_protocol, common=True)
+    protocol: Literal["http", "grpc"] = option(
+        "http", "http or grpc", "-i", refusal="The value should be either HTTP or gRPC.", common=True
+    )
     header: tuple[Header, ...] = option(
         (),
         "HTTP header or gRPC metadata for every request (repeatable)",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, given, one_of, option, refuse
+from tpx.options import check_range, given, option, refuse
 from tpx.perf.objectives import Objective, parse_objectives
 from tpx.perf.settings import ErrorBudget, parse_budget
 
@@ -14,19 +14,16 @@ DEFAULT_INTERVAL_MS = {"pa": 5000, "ci": 1000}
 DEFAULT_TRIALS = {"pa": 10, "ci": 60}
 """Defaults by stability rule."""
 
-_mode = one_of(
-    "--measurement-mode",
-    ("time_windows", "count_windows"),
-    "Unsupported type provided: '{}'. The available options are 'time_windows' or 'count_windows'.",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSpec:
     """Options for windows, stability, and limits."""
 
     measurement_mode: Literal["time_windows", "count_windows"] = option(
-        "time_windows", "what ends a window: time, or a number of requests", parse=_mode
+        "time_windows",
+        "what ends a window: time, or a number of requests",
+        refusal="Unsupported type provided: '{}'. The available options are 'time_windows' or "
+        "'count_windows'.",
     )
     measurement_interval: int | None = option(
         None,
@@ -62,14 +59,6 @@ class WindowSpec:
             refuse("--percentile", "The value must be -1 for not reporting or in range (0, 100).")
 
 
-_rule = one_of(
-    "--stability",
-    ("pa", "ci"),
-    "Unsupported type provided: '{}'. The available options are 'pa' or 'ci'; "
-    "a spread in percent is --stability-percentage (-s).",
-)
-
-
 def parse_share(text: str) -> float:
     """Parse `2%` or `0.02`; shares of 1 and above need the percent sign, as a bare 2 often means 2%."""
     number = text.removesuffix("%")
@@ -94,7 +83,8 @@ class AnswerSpec:
         "confidence intervals of throughput and latency are within half of --stability-percentage on "
         "either side (default pa; with --slo ci)",
         metavar="pa|ci",
-        parse=_rule,
+        refusal="Unsupported type provided: '{}'. The available options are 'pa' or 'ci'; a spread in "
+        "percent is --stability-percentage (-s).",
     )
     require_stable: bool = option(False, "exit with 2 if any level is unstable")
     allow_partial: bool = option(False, "do not exit with 130 after Ctrl-C: use what was measured")

@@ -1,6 +1,6 @@
 """The options of one run of `tpx perf`: its groups, and the rules for their combinations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tpx.errors import UsageError
@@ -49,9 +49,11 @@ class SessionSpec:
     tls: TlsSpec = group(TlsSpec, "TLS")
 
     def __post_init__(self) -> None:
-        for rule in RULES:
-            if rule.broken(self):
-                raise UsageError(rule.message.format(self))
+        # in order: the message of the first rule that is broken is the one that the user sees
+        for rules in (_iter_transport_rules, _iter_load_rules, _iter_comparison_rules, _iter_search_rules):
+            for broken, message in rules(self):
+                if broken:
+                    raise UsageError(message)
         # raises for an invalid URL or TLS options
         self.endpoint(ModelKey(""))
 
@@ -127,28 +129,84 @@ class SessionSpec:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OptionRule:
-    """A combination that is not allowed, and its message, which is formatted with the spec as `{0}`."""
-
-    broken: Callable[[SessionSpec], object]
-    message: str
+Rules = Iterator[tuple[object, str]]
+"""Combinations that are not allowed: true if the options have one, and the message for the user."""
 
 
-def _is_periodic(spec: SessionSpec) -> bool:
-    return spec.load.periodic_concurrency_range is not None
+def _iter_transport_rules(spec: SessionSpec) -> Rules:
+    target, load, wire, kind = spec.target, spec.load, spec.wire, spec.service.service_kind
+    yield (
+        not (spec.pace.self_test or target.model or target.models),
+        "Failed to parse -m (model name). The value must be specified.",
+    )
+    yield (
+        kind != "inprocess" and target.protocol not in SERVICES[kind],
+        f"--service-kind {kind} is reached with -i {spec.service.protocols}",
+    )
+    yield (
+        load.session_concurrency is not None and kind != "openai",
+        "Session concurrency mode is only supported with OpenAI service kind.",
+    )
+    # perf_analyzer checks the kind of service first
+    yield load.rivals, f"Cannot use both {load.rivals} inference load modes."
+    streams = target.protocol == "grpc" and wire.streaming
+    yield (
+        wire.streaming and not streams and kind not in ("inprocess", "openai"),
+        "Streaming is only allowed with gRPC protocol and Triton C API.",
+    )
+    yield (
+        wire.stream_per_request and not (streams and kind == "triton"),
+        "--stream-per-request requires --streaming over gRPC (-i grpc)",
+    )
+    yield (
+        wire.compression and (target.protocol != "grpc" or kind == "inprocess"),
+        "Using compression algorithm is only allowed with gRPC protocol.",
+    )
+    yield (
+        "json" in (wire.input_tensor_format, wire.output_tensor_format)
+        and not (target.protocol == "http" and kind == "triton"),
+        "--input-tensor-format and --output-tensor-format json are only allowed with HTTP protocol",
+    )
+    yield (
+        wire.request_parameter and kind not in ("triton", "inprocess"),
+        f"--request-parameter: the requests of --service-kind {kind} have no parameters",
+    )
+    yield (
+        wire.trace_settings and kind != "triton",
+        f"--trace-level and its like: --service-kind {kind} has no trace settings",
+    )
 
 
-def _is_streaming(spec: SessionSpec) -> bool:
-    return spec.target.protocol == "grpc" and spec.wire.streaming
+def _iter_load_rules(spec: SessionSpec) -> Rules:
+    needs, inputs = spec.needs_files, spec.inputs
+    yield (
+        needs and not inputs.input_data,
+        f"When using `{needs}`, you must provide a dataset using `--input-data`.",
+    )
+    yield (
+        needs and inputs.no_file,
+        f"'{inputs.no_file}' is not a file. When using `{needs}`, all paths passed to --input-data must be "
+        "files.",
+    )
+    for name in ("max_connections", "on_late"):
+        yield (
+            name in given(spec.pace) and not spec.levels.kind.open_loop,
+            f"{flag_of(name)} requires an open-loop load, such as --request-rate-range",
+        )
+    yield (
+        spec.metrics.collect_metrics and spec.service.service_kind != "triton",
+        "Server-side metric collection is only supported with Triton client backend.",
+    )
 
 
-def _has_service_kind(spec: SessionSpec, *kinds: str) -> bool:
-    return spec.service.service_kind in kinds
-
-
-def _iter_comparison_rules() -> Iterator[OptionRule]:
-    """Yield a rule for each option of a single server, or of windows, that --ab does not support."""
+def _iter_comparison_rules(spec: SessionSpec) -> Rules:
+    """Yield the rules of --ab: it supports no option of a single server, or of windows."""
+    ab = spec.comparing.ab
+    yield ab and spec.answers.slo, "--ab compares servers at given loads; it does not search for --slo"
+    yield (
+        ab and (spec.levels.unbounded or spec.levels.binary),
+        "--ab compares servers at given loads: give the range an end, and no --binary-search",
+    )
     alone = (
         "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
     )
@@ -161,131 +219,44 @@ def _iter_comparison_rules() -> Iterator[OptionRule]:
         "url": "names a server, and --ab has those that are measured",
         "dry_run": "looks at one server: give it with -u instead of --ab",
     }
-    owners = (TargetSpec, WindowSpec, AnswerSpec, OutputSpec, ScrapeSpec)
-    for field in (field for owner in owners for field in fields_of(owner) if field.name in unfit):
-        yield OptionRule(
-            lambda s, name=field.name: s.comparing.ab and name in given(s),  # type: ignore[misc]
-            f"--ab: {field.spellings[-1]} {unfit[field.name]}",
-        )
+    chosen = given(spec)
+    for field in fields_of(SessionSpec):
+        if field.name in unfit:
+            yield ab and field.name in chosen, f"--ab: {field.spellings[-1]} {unfit[field.name]}"
+    for name in ("ab_blocks", "alpha", "min_effect"):
+        yield name in chosen and not ab, f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`"
 
 
-# in order: the message of the first rule that is broken is the one that the user sees
-RULES: tuple[OptionRule, ...] = (
-    OptionRule(
-        lambda s: not (s.pace.self_test or s.target.model or s.target.models),
-        "Failed to parse -m (model name). The value must be specified.",
-    ),
-    OptionRule(
-        lambda s: (
-            not _has_service_kind(s, "inprocess")
-            and s.target.protocol not in SERVICES[s.service.service_kind]
-        ),
-        "--service-kind {0.service.service_kind} is reached with -i {0.service.protocols}",
-    ),
-    OptionRule(
-        lambda s: s.load.session_concurrency is not None and not _has_service_kind(s, "openai"),
-        "Session concurrency mode is only supported with OpenAI service kind.",
-    ),
-    OptionRule(
-        lambda s: s.load.rivals,  # perf_analyzer checks the kind of service first
-        "Cannot use both {0.load.rivals} inference load modes.",
-    ),
-    OptionRule(
-        lambda s: (
-            s.wire.streaming and not _is_streaming(s) and not _has_service_kind(s, "inprocess", "openai")
-        ),
-        "Streaming is only allowed with gRPC protocol and Triton C API.",
-    ),
-    OptionRule(
-        lambda s: s.wire.stream_per_request and not (_is_streaming(s) and _has_service_kind(s, "triton")),
-        "--stream-per-request requires --streaming over gRPC (-i grpc)",
-    ),
-    OptionRule(
-        lambda s: s.wire.compression and (s.target.protocol != "grpc" or _has_service_kind(s, "inprocess")),
-        "Using compression algorithm is only allowed with gRPC protocol.",
-    ),
-    OptionRule(
-        lambda s: (
-            "json" in (s.wire.input_tensor_format, s.wire.output_tensor_format)
-            and not (s.target.protocol == "http" and _has_service_kind(s, "triton"))
-        ),
-        "--input-tensor-format and --output-tensor-format json are only allowed with HTTP protocol",
-    ),
-    OptionRule(
-        lambda s: s.wire.request_parameter and not _has_service_kind(s, "triton", "inprocess"),
-        "--request-parameter: the requests of --service-kind {0.service.service_kind} have no parameters",
-    ),
-    OptionRule(
-        lambda s: s.wire.trace_settings and not _has_service_kind(s, "triton"),
-        "--trace-level and its like: --service-kind {0.service.service_kind} has no trace settings",
-    ),
-    OptionRule(
-        lambda s: s.needs_files and not s.inputs.input_data,
-        "When using `{0.needs_files}`, you must provide a dataset using `--input-data`.",
-    ),
-    OptionRule(
-        lambda s: s.needs_files and s.inputs.no_file,
-        "'{0.inputs.no_file}' is not a file. When using `{0.needs_files}`, all paths passed to --input-data "
-        "must be files.",
-    ),
-    *(
-        OptionRule(
-            lambda s, name=name: name in given(s.pace) and not s.levels.kind.open_loop,  # type: ignore[misc]
-            f"{flag_of(name)} requires an open-loop load, such as --request-rate-range",
-        )
-        for name in ("max_connections", "on_late")
-    ),
-    OptionRule(
-        lambda s: s.metrics.collect_metrics and not _has_service_kind(s, "triton"),
-        "Server-side metric collection is only supported with Triton client backend.",
-    ),
-    OptionRule(
-        lambda s: s.comparing.ab and s.answers.slo,
-        "--ab compares servers at given loads; it does not search for --slo",
-    ),
-    OptionRule(
-        lambda s: s.comparing.ab and (s.levels.unbounded or s.levels.binary),
-        "--ab compares servers at given loads: give the range an end, and no --binary-search",
-    ),
-    *_iter_comparison_rules(),
-    *(
-        OptionRule(
-            lambda s, name=name: name in {**given(s.comparing), **given(s.strictness)} and not s.comparing.ab,  # type: ignore[misc]
-            f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`",
-        )
-        for name in ("ab_blocks", "alpha", "min_effect")
-    ),
-    OptionRule(
-        lambda s: _is_periodic(s) and not _is_streaming(s),
+def _iter_search_rules(spec: SessionSpec) -> Rules:
+    load, levels, course, slo = spec.load, spec.levels, spec.course, spec.answers.slo
+    periodic, limit = load.periodic_concurrency_range is not None, spec.windows.latency_threshold
+    yield (
+        periodic and not (spec.target.protocol == "grpc" and spec.wire.streaming),
         "The --periodic-concurrency-range option requires bi-directional gRPC streaming.",
-    ),
-    OptionRule(
-        lambda s: _is_periodic(s) and s.wire.stream_per_request,
+    )
+    yield (
+        periodic and spec.wire.stream_per_request,
         "--periodic-concurrency-range needs streams that carry several requests: leave out "
         "--stream-per-request",
-    ),
-    OptionRule(
-        lambda s: _is_periodic(s) and s.output.profile_export_file is None,
+    )
+    yield (
+        periodic and spec.output.profile_export_file is None,
         "Must provide --profile-export-file when using the --periodic-concurrency-range option.",
-    ),
-    OptionRule(
-        lambda s: s.course.warmup_seconds and s.load.warmup_request_count,
+    )
+    yield (
+        course.warmup_seconds and load.warmup_request_count,
         "--warmup-seconds and --warmup-request-count can not both end the warm-up",
-    ),
-    OptionRule(
-        lambda s: s.course.warmup_seconds and s.levels.kind.once,
-        "--warmup-seconds needs a continuous load: {0.levels.kind.text} is sent once",
-    ),
-    OptionRule(
-        lambda s: s.answers.slo and s.load.binary_search,
-        "--slo searches the range by itself: leave out --binary-search",
-    ),
-    OptionRule(
-        lambda s: s.load.binary_search and not s.windows.latency_threshold,
+    )
+    yield (
+        course.warmup_seconds and levels.kind.once,
+        f"--warmup-seconds needs a continuous load: {levels.kind.text} is sent once",
+    )
+    yield slo and load.binary_search, "--slo searches the range by itself: leave out --binary-search"
+    yield (
+        load.binary_search and not limit,
         "The --latency-threshold cannot be 0 for binary search mode.",
-    ),
-    OptionRule(
-        lambda s: s.levels.unbounded and not (s.windows.latency_threshold or s.answers.slo),
+    )
+    yield (
+        levels.unbounded and not (limit or slo),
         "The end of the search range and the latency limit can not be both 0 (or 0.0) simultaneously",
-    ),
-)
+    )

@@ -1,7 +1,7 @@
 """Charts of a run; one splits the mean latency of each level into parts that add up to it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tpx.perf.objectives import Objective
@@ -173,15 +173,11 @@ KINDS = {
 
 
 def parts_of(result: LevelResult) -> tuple[Part, ...]:
-    """Return the parts of the mean latency; they add up to it.
-
-    The means come from slightly different sets of requests, so each part is limited to the time that is
-    left.
-    """
+    """Return the parts of the mean latency; they add up to it."""
     if result.latency is None or result.client is None:
         return ()
-    left = result.latency.mean_ns
-    late = 0 if result.open_loop is None else left - result.open_loop.service_latency.mean_ns
+    mean_ns = result.latency.mean_ns
+    late = 0 if result.open_loop is None else mean_ns - result.open_loop.service_latency.mean_ns
     wanted = [("late", late), ("client", result.client.send_ns + result.client.receive_ns)]
     if result.server is not None and result.server.success_count:
         # over all requests, including those without a given stage
@@ -194,13 +190,21 @@ def parts_of(result: LevelResult) -> tuple[Part, ...]:
             ("cache", (server.cache_hit_ns + server.cache_miss_ns) // requests),
         ]
         wanted += [*stages, ("overhead", server.success_ns // requests - sum(ns for _, ns in stages))]
-    parts = []
-    for kind, duration in wanted:
-        taken = min(max(0, duration), left)
-        parts.append(Part(kind=kind, duration_ns=taken))
-        left -= taken
-    parts.append(Part(kind="network", duration_ns=left))
-    return tuple(p for kind in KINDS for p in parts if p.kind == kind and p.duration_ns)
+    return split_latency(mean_ns, wanted)
+
+
+def split_latency(mean_ns: int, wanted: Iterable[tuple[str, int | None]]) -> tuple[Part, ...]:
+    """Return parts that add up to a mean latency, in the order of KINDS; the network takes the rest.
+
+    The means come from slightly different sets of requests, so each part is limited to the time that is
+    left.
+    """
+    left, found = mean_ns, {}
+    for kind, duration_ns in wanted:
+        found[kind] = min(max(0, duration_ns or 0), left)
+        left -= found[kind]
+    found["network"] = left
+    return tuple(Part(kind=kind, duration_ns=found[kind]) for kind in KINDS if found.get(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

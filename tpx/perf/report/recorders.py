@@ -17,11 +17,10 @@ from tpx.errors import InvalidRequest, MeasurementError
 from tpx.perf.capture import Capture, read_outputs
 from tpx.perf.clients.openai import INPUT, sent
 from tpx.perf.levels import CONCURRENCY, PERIODIC_CONCURRENCY, REQUEST_RATE
-from tpx.perf.loads.base import Load
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.options import SessionSpec
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, Piece, Records, pieces
-from tpx.perf.results import Sections
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Piece, pieces
+from tpx.perf.results import LevelResult
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 
 BUFFER_BYTES = 1 << 20
@@ -43,9 +42,6 @@ class RecorderFile(ABC):
             self._file = self._beside.open("wb", buffering=BUFFER_BYTES)
         except OSError as exc:
             raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
-
-    def begin(self, records: Records) -> None:  # noqa: B027 (optional to override)
-        """Prepare for a level whose rows will be in `records`."""
 
     @abstractmethod
     def record(self, level: MeasuredLevel) -> None:
@@ -121,16 +117,18 @@ class Recorders:
     not the measurement.
     """
 
-    def __init__(self, recorders: list[RecorderFile], problems: list[str]) -> None:
+    def __init__(self, recorders: list[RecorderFile], capture: Capture | None, problems: list[str]) -> None:
         self._recorders = recorders
+        self._capture = capture
         self._problems = problems
 
-    async def begin(self, load: Load) -> None:
-        self._call_each(lambda recorder: recorder.begin(load.records))
+    async def begin(self) -> None:
+        if self._capture is not None:
+            self._capture.begin()
 
-    async def finish(self, load: Load, measured: MeasuredLevel) -> Sections:  # noqa: ARG002 (`measured` has its rows)
+    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
         self._call_each(lambda recorder: recorder.record(measured))
-        return {}
+        return result
 
     def close(self) -> None:
         """Complete the files."""
@@ -163,7 +161,7 @@ def open_recorders(
         recorders.append(ProfileExport(config.output.profile_export_file, capture, service, offset_ns))
     if config.output.jsonl is not None:
         recorders.append(JsonLines(config.output.jsonl, offset_ns))
-    every = Recorders(recorders, problems)
+    every = Recorders(recorders, capture, problems)
     try:
         yield every
     except BaseException:
@@ -189,9 +187,6 @@ class ProfileExport(RecorderFile):
         self._failed = 0
         self._levels = 0
         self.write(b'{"experiments":[')
-
-    def begin(self, records: Records) -> None:
-        self._capture.begin(records)
 
     def record(self, level: MeasuredLevel) -> None:
         write = self.write
