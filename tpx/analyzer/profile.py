@@ -115,9 +115,10 @@ class Profile:
         journal: records.Journal,
         observe: Observer,
         earlier: RunRecords | None = None,
+        stop: asyncio.Event | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`earlier` is the run to resume."""
+        """`earlier` is the run to resume; once `stop` is set, the run ends after the current measurement."""
         self._config = config
         self._groups = groups_of(config)
         self._trials = trials
@@ -126,12 +127,8 @@ class Profile:
         self._earlier = earlier or RunRecords()
         self._named: list[Variant] = []
         self._measured = False
-        self._stop = asyncio.Event()
+        self._stop = stop or asyncio.Event()
         self._progress = _Progress(len(self._groups), clock)
-
-    def stop(self) -> None:
-        """Stop the run after the current measurement."""
-        self._stop.set()
 
     async def run(self, command: tuple[str, ...]) -> None:
         """Search every model. Raises UsageError and the journal's errors; all other errors are recorded."""
