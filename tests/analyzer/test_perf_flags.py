@@ -68,6 +68,9 @@ def test_a_list_repeats_the_flag_and_switches_stand_alone() -> None:
 def test_what_cannot_be_told_is_refused_by_name(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         perf_words({name: ("1",)})
+    model = ModelToProfile(name="m", perf_analyzer_flags={name: ("1",)})
+    with pytest.raises(UsageError, match=f"^perf_analyzer_flags: {message}"):
+        build(ProfileSpec, {"profile_models": (model,)})
 
 
 def test_a_bad_value_is_refused_before_anything_starts() -> None:

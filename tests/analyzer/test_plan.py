@@ -49,7 +49,9 @@ def test_a_plan_too_long_to_follow_leaves_the_plans_of_later_models_whole() -> N
     assert len(first.trials) == len(second.trials) == MOST_TRIALS
 
 
-@pytest.mark.parametrize(("budget", "end"), [(None, ""), (60.0, "; the budget of 1 min 00 s ends it before")])
+@pytest.mark.parametrize(
+    ("budget", "end"), [(None, ""), (60.0, "; the budget of 1 min 00 s may end it sooner")]
+)
 def test_a_run_tells_before_it_measures_what_its_plan_counts(
     budget: float | None, end: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +68,14 @@ def test_a_run_tells_before_it_measures_what_its_plan_counts(
         "alexnet: at most 12 measurements of 3 configurations and 15 final repetitions, "
         f"32 s if each is stable at once, 47 s if none ever is{end}\n"
     )
+
+
+def test_within_a_budget_as_many_configurations_are_possible_as_measurements() -> None:
+    [found] = planned(max_measurements=9)
+    assert (found.searched, found.configurations) == (6, 6)
+    assert len(found.variants) < found.configurations
+    [small] = planned(max_measurements=90, run_config_search_max_instance_count=2, concurrency=(1, 2))
+    assert small.configurations == len(small.variants) == 2
 
 
 def test_listed_loads_are_planned_as_listed() -> None:

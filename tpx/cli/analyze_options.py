@@ -126,6 +126,8 @@ class ReportConfig:
     )
 
     def __post_init__(self) -> None:
+        if not self.output_formats:
+            raise UsageError(f"--output-formats names none (there are: {', '.join(ENDINGS)})")
         for name in self.output_formats:
             if name not in ENDINGS:
                 why = ": charts are in the HTML page, as SVG" if name == "png" else nearest(name, ENDINGS)

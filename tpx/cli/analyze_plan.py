@@ -63,6 +63,8 @@ class PlannedSearch:
 
     model: str
     trials: tuple[Trial, ...] = ()
+    configurations_at_most: int = 0
+    """Size of the space, if a budget allows only a part of it, which the results decide."""
     defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """JSON of the models' own configurations."""
     reason: str
@@ -73,6 +75,11 @@ class PlannedSearch:
     @property
     def variants(self) -> list[Variant]:
         return list({trial.variant.name: trial.variant for trial in self.trials}.values())
+
+    @property
+    def configurations(self) -> int:
+        """Number of configurations that might be tried."""
+        return max(len(self.variants), min(self.configurations_at_most, self.searched))
 
     @property
     def repeated(self) -> int:
@@ -149,6 +156,7 @@ def simulate_search(mode: Mode, spec: SearchSpec, pace: Pace) -> PlannedSearch:
     return PlannedSearch(
         model=spec.facts.model,
         trials=tuple(trials),
+        configurations_at_most=search.history.space_size if search.history.spent else 0,
         defaults=spec.defaults,
         reason=decisions[0].text if decisions else "",
         complete=search.ask() is None,
@@ -169,22 +177,24 @@ def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     """Return a sentence on what the search of a model may measure, and how long that takes."""
     pace = pace_of(config.measurement)
     search = simulate_search(planned.mode, planned.spec, pace)
+    measurements = plural(search.searched, "measurement")
     text = (
-        f"{search.model}: at most {plural(search.searched, 'measurement')} of "
-        f"{plural(len(search.variants), 'configuration')} and {plural(search.repeated, 'final repetition')}, "
-        f"{pace.describe(search.searched, search.repeated)}"
+        f"{search.model}: at most {measurements} of {plural(search.configurations, 'configuration')} and "
+        f"{plural(search.repeated, 'final repetition')}, {pace.describe(search.searched, search.repeated)}"
     )
     budget = config.budget.budget
-    return text if budget is None else f"{text}; the budget of {duration(round(budget * 1e9))} ends it before"
+    return (
+        text if budget is None else f"{text}; the budget of {duration(round(budget * 1e9))} may end it sooner"
+    )
 
 
 def _format_search(search: PlannedSearch, width: int | None) -> str:
     if not search.trials:
         return f"{search.model} cannot be profiled: {search.reason}\n"
-    count = len(search.variants)
+    count = search.configurations
     title = (
-        f"{search.model}: at most {search.searched} measurements of {count} "
-        f"configuration{'s' if count != 1 else ''}, and {search.repeated} final repetitions"
+        f"{search.model}: at most {search.searched} measurements of {plural(count, 'configuration')}, and "
+        f"{search.repeated} final repetitions"
     )
     rows: list[tuple[str, ...]] = []
     for variant in search.variants[:CONFIGURATIONS_SHOWN]:
@@ -200,7 +210,7 @@ def _format_search(search: PlannedSearch, width: int | None) -> str:
         lines.append(f"  each under {rows[0][2]}")
         headers, rows = headers[:2], [row[:2] for row in rows]
     table = Table(title="", headers=headers, rows=tuple(rows), padding=1)
-    left = f"... and {count - CONFIGURATIONS_SHOWN} more\n" if count > CONFIGURATIONS_SHOWN else ""
+    left = f"... and {count - len(rows)} more\n" if count > len(rows) else ""
     return "\n".join([*(wrapped(line, width) for line in lines), table.to_console(width), left])
 
 
@@ -227,7 +237,7 @@ def _summarize_plan(config: ProfileSpec, searches: Sequence[PlannedSearch], pace
     ]
     if config.budget.budget is not None:
         lines.append(
-            f"The budget of {duration(round(config.budget.budget * 1e9))} for each model ends it before."
+            f"The budget of {duration(round(config.budget.budget * 1e9))} for each model may end it sooner."
         )
     cut = [search.model for search in searches if not search.complete]
     if cut:
