@@ -26,7 +26,7 @@ from tpx.analyzer.runners.servers import (
     ServerControl,
     StartServer,
 )
-from tpx.analyzer.trial import Gate, TrialRunner, Trials
+from tpx.analyzer.trial import TrialRunner, Trials
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
@@ -84,16 +84,11 @@ def open_search(
 
 def open_trials(config: ProfileSpec, repository: OutputRepository) -> TrialRunner:
     """Return the TrialRunner for this machine."""
-    gate = Gate(
-        tolerance=config.axes.accuracy_tolerance,
-        seed=config.budget.seed,
-        shapes={shape.name: shape.dims for shape in config.measurement.shape},
-    )
     return TrialRunner(
         open_runner(config),
         repository,
         monitoring_interval_s=config.watch.monitoring_interval,
-        gate=gate,
+        tolerance=config.axes.accuracy_tolerance,
         gpus=config.server.chosen_gpus,
     )
 
