@@ -1,5 +1,6 @@
 """`tpx COMMAND ...`: finds the command, imports only that, and exits with its status."""
 
+import errno
 import gc
 import os
 import sys
@@ -23,12 +24,19 @@ def main() -> None:
         gc.disable()
     try:
         status = run(sys.argv[1:])
+        sys.stdout.flush()
     except KeyboardInterrupt:
         status = Exit.INTERRUPTED
     except BrokenPipeError:
         # the reader has closed our output (`tpx perf | head`), so there is nowhere to report it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC or exc.filename:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        complain(f"Error: cannot write to stdout: {exc.strerror}")
+        status = Exit.FAILED
     sys.exit(status)
 
 
