@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tpx import __version__
 from tpx.cli.commands import COMMANDS, Exit, below, command_of
 from tpx.cli.messages import complain
+from tpx.errors import TpxError
 from tpx.options import nearest
 
 _HELP_FLAGS = {"-h", "-?", "--help", "--help-all"}
@@ -60,9 +61,16 @@ def run(argv: Sequence[str]) -> int:
     flag = next((i for i, word in enumerate(argv) if word in _HELP_FLAGS), None)
     if not argv or flag is not None or "help" in argv[:2]:
         return _show_help(argv, len(argv) if flag is None else flag)
-    if (argv[0],) not in COMMANDS:
-        return _reject_command(argv[0], ())
-    return COMMANDS[argv[0],].function()(argv[1:])
+    path = command_of(argv[:1])
+    if path and not COMMANDS[path].run:
+        path = command_of(argv)
+    if not path or not COMMANDS[path].run:
+        return _reject_command(argv[len(path)], path) if argv[len(path) :] else _show_help(argv, len(argv))
+    try:
+        return COMMANDS[path].function()(argv[len(path) :])
+    except TpxError as exc:
+        complain(f"Error: {exc}")
+        return Exit.FAILED
 
 
 def version(_: Sequence[str]) -> int:
