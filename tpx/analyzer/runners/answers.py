@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tpx.errors import MeasurementError, TpxError
+from tpx.errors import MeasurementError, TpxError, WireError
 from tpx.perf.capture import parts_of, read_outputs
 from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.inputs.values import bf16_floats
@@ -20,7 +20,7 @@ from tpx.perf.session import Session
 from tpx.protocol.tensors import Array, Tensor
 
 COMPARED, ANSWER_S = 3, 30.0
-"""Number of requests whose outputs are compared, and their timeout."""
+"""Number of requests whose outputs are compared, and the seconds for each."""
 
 Answers = Sequence[Mapping[str, Array]]
 """Outputs by name, one mapping per response."""
@@ -38,7 +38,7 @@ async def answers_of(spec: SessionSpec, in_process: str = "") -> Answers:
         draws = [replace(inputs, input_data=("random",), seed=inputs.seed + n) for n in range(COMPARED)]
     found: list[Mapping[str, Array]] = []
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(COMPARED * ANSWER_S):
             for own in draws:
                 async with Session(replace(spec, inputs=own), in_process=in_process) as session:
                     client, feed = session.connected.client, session.connected.requests.feed
@@ -49,7 +49,7 @@ async def answers_of(spec: SessionSpec, in_process: str = "") -> Answers:
                         found += await _ask(client, slot, source.next())
                     await end_sequences([(slot, source)], ANSWER_S)
     except (TpxError, TimeoutError) as exc:
-        why = str(exc) or f"they took more than {ANSWER_S:g} s"
+        why = str(exc) or f"they took more than {COMPARED * ANSWER_S:g} s"
         raise MeasurementError(
             f"the responses of '{spec.target.model}' could not be compared: {why}"
         ) from exc
@@ -70,7 +70,11 @@ async def _ask(client: Client, slot: Slot, request: Prepared) -> list[dict[str, 
         except TpxError as exc:
             done.set_exception(exc)
 
-    slot.on_lost = done.set_exception
+    def lost(error: WireError) -> None:
+        if not done.done():
+            done.set_exception(error)
+
+    slot.on_lost = lost
     slot.send(request, answered)
     return await done
 
