@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.perf.servers import Behaviour, http_server
 from tpx import examples
 from tpx.analyzer.results.measurement import (
     Configuration,
@@ -124,6 +125,16 @@ def test_a_server_that_does_not_answer_is_a_failure_with_its_words(tmp_path: Pat
     (outcome,) = outcome_of(Runner({"m_config_0": 0.0}), tmp_path, LEVEL)
     assert isinstance(outcome, TrialFailure)
     assert outcome.reason == "no memory"
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(status=lambda _: 500), Behaviour(drops=lambda _: True)])
+def test_a_request_that_fails_is_a_measurement_error(behaviour: Behaviour) -> None:
+    spec, message = (
+        from_argv(SessionSpec, ["-m", "net"]),
+        r"^the responses of 'net' could not be compared: .+",
+    )
+    with http_server(behaviour) as url, pytest.raises(MeasurementError, match=message):
+        asyncio.run(LoadGenerator(sessions={"net": spec}).answers("net", url))
 
 
 @pytest.mark.e2e
