@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.models import ModelParameters, ModelToProfile
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import DECIDED, LOADS, OBEYED, flag_loads, perf_warnings, perf_words
+from tpx.analyzer.search.ranges import ModelParameters
 from tpx.analyzer.values import Flags
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given

@@ -7,6 +7,7 @@ from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigSweep, read_sweep
 from tpx.analyzer.results.goals import Constraint, WeightedObjective
+from tpx.analyzer.search.ranges import ModelParameters
 from tpx.analyzer.values import (
     Flags,
     environment,
@@ -24,15 +25,6 @@ from tpx.analyzer.values import (
 from tpx.options import nearest, option
 
 Reader = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelParameters:
-    """The loads of one model; an empty tuple uses the run's."""
-
-    batch_sizes: tuple[int, ...] = ()
-    concurrency: tuple[int, ...] = ()
-    request_rate: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

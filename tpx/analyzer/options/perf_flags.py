@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tpx.analyzer.options.models import ModelParameters
+from tpx.analyzer.search.ranges import ModelParameters
 from tpx.analyzer.values import Flags, numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest

@@ -1,12 +1,79 @@
-"""Search options: strategy, ranges and loads; the other groups belong to the search spec."""
+"""Ranges and loads of a search, and the options that define them."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.options.models import ModelParameters
-from tpx.analyzer.search.spec import LoadSpace, SearchRange
+from tpx.analyzer.results.measurement import LoadKind
 from tpx.analyzer.values import numbers
+from tpx.errors import UsageError
 from tpx.options import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpace:
+    """Loads that each configuration is measured under, deduplicated and ascending."""
+
+    values: tuple[int, ...]
+    batch_sizes: tuple[int, ...] = (1,)
+    kind: LoadKind = "concurrency"
+    until_plateau: bool = True
+    """Stop when more load brings no gain; off for loads that the user listed."""
+    listed: bool = False
+    """True if the user listed the loads, in which case no others are tried."""
+    at_most: int | None = None
+    """Upper bound of the range that `values` double through; None is the last value."""
+
+    def __post_init__(self) -> None:
+        for name, part in ((self.kind, "values"), ("batch size", "batch_sizes")):
+            values = sorted(set(getattr(self, part)))
+            if not values or values[0] < 1:
+                raise UsageError(f"every {name.replace('_', ' ')} must be at least 1: {values}")
+            object.__setattr__(self, part, tuple(values))
+
+    def within(self, load: int) -> int:
+        """Return the load, clamped to the range."""
+        return min(max(load, self.values[0]), self.at_most or self.values[-1])
+
+    def around(self, load: int) -> tuple[int, ...]:
+        """Return the values plus the given concurrency; listed values are not extended."""
+        if self.listed or self.kind != "concurrency":
+            return self.values
+        return tuple(sorted({*self.values, self.within(load)}))
+
+    def closest(self, wanted: float) -> int:
+        """Return the load closest to this one; among listed loads, the least above it, or the last."""
+        load = max(1, round(wanted))
+        if not self.listed:
+            return load
+        return self.values[min(bisect_left(self.values, load), len(self.values) - 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRange:
+    """A range of a search, both ends included."""
+
+    name: str
+    """Name as in `--run-config-search-min-<name>`."""
+    minimum: int
+    maximum: int
+
+    def __post_init__(self) -> None:
+        low, high = (f"--run-config-search-{end}-{self.name}" for end in ("min", "max"))
+        if self.minimum < 1:
+            raise UsageError(f"{low} must be at least 1, not {self.minimum}")
+        if self.minimum > self.maximum:
+            raise UsageError(f"{low} {self.minimum} is above {high} {self.maximum}")
+
+    def steps(self) -> tuple[int, ...]:
+        return tuple(range(self.minimum, self.maximum + 1))
+
+    def doublings(self) -> tuple[int, ...]:
+        """Return minimum, 2 x minimum, 4 x minimum ... up to maximum."""
+        values = [self.minimum]
+        while values[-1] * 2 <= self.maximum:
+            values.append(values[-1] * 2)
+        return tuple(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +118,15 @@ def _build_range(spec: "StrategySpec | LoadsSpec", name: str) -> SearchRange:
     field = f"run_config_search_{{}}_{name.replace('-', '_')}"
     low, high = (getattr(spec, field.format(end)) for end in ("min", "max"))
     return SearchRange(name=name, minimum=low, maximum=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelParameters:
+    """The loads of one model; an empty tuple uses the run's."""
+
+    batch_sizes: tuple[int, ...] = ()
+    concurrency: tuple[int, ...] = ()
+    request_rate: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
