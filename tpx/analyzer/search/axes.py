@@ -67,12 +67,11 @@ def _list_dimensions(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) ->
 def _list_range_dimensions(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
     extras, strategy = space.extras, space.strategy
     counts = [
-        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n)
-        for n in strategy.instances.steps()
+        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in strategy.instances
     ]
     found = [Dimension(name="instances", choices=tuple(counts))]
     if facts.max_batch_size > 0:
-        sizes = tuple(_build_batch_choice(size, facts) for size in strategy.max_batch_sizes.doublings())
+        sizes = tuple(_build_batch_choice(size, facts) for size in strategy.max_batch_sizes)
         found.append(Dimension(name="max_batch_size", choices=sizes))
         if facts.can_batch_dynamically:
             # the batcher as in the default (or plain), with each delay, and off

@@ -50,33 +50,6 @@ class LoadSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRange:
-    """A range of a search, both ends included."""
-
-    name: str
-    """Name as in `--run-config-search-min-<name>`."""
-    minimum: int
-    maximum: int
-
-    def __post_init__(self) -> None:
-        low, high = (f"--run-config-search-{end}-{self.name}" for end in ("min", "max"))
-        if self.minimum < 1:
-            raise UsageError(f"{low} must be at least 1, not {self.minimum}")
-        if self.minimum > self.maximum:
-            raise UsageError(f"{low} {self.minimum} is above {high} {self.maximum}")
-
-    def steps(self) -> tuple[int, ...]:
-        return tuple(range(self.minimum, self.maximum + 1))
-
-    def doublings(self) -> tuple[int, ...]:
-        """Return minimum, 2 x minimum, 4 x minimum ... up to maximum."""
-        values = [self.minimum]
-        while values[-1] * 2 <= self.maximum:
-            values.append(values[-1] * 2)
-        return tuple(values)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StrategySpec:
     """Strategy and ranges."""
 
@@ -105,19 +78,29 @@ class StrategySpec:
         _ = self.instances, self.max_batch_sizes
 
     @property
-    def instances(self) -> SearchRange:
-        return _build_range(self, "instance-count")
+    def instances(self) -> tuple[int, ...]:
+        low, high = _check_range(self, "instance-count")
+        return tuple(range(low, high + 1))
 
     @property
-    def max_batch_sizes(self) -> SearchRange:
-        return _build_range(self, "model-batch-size")
+    def max_batch_sizes(self) -> tuple[int, ...]:
+        return _double(*_check_range(self, "model-batch-size"))
 
 
-def _build_range(spec: "StrategySpec | LoadsSpec", name: str) -> SearchRange:
-    """Return a range of `--run-config-search-*`. Raises UsageError if its minimum is above its maximum."""
-    field = f"run_config_search_{{}}_{name.replace('-', '_')}"
-    low, high = (getattr(spec, field.format(end)) for end in ("min", "max"))
-    return SearchRange(name=name, minimum=low, maximum=high)
+def _check_range(spec: "StrategySpec | LoadsSpec", name: str) -> tuple[int, int]:
+    """Return the ends of a range. Raises UsageError unless 1 <= minimum <= maximum."""
+    flags = [f"--run-config-search-{end}-{name}" for end in ("min", "max")]
+    low, high = (getattr(spec, flag.removeprefix("--").replace("-", "_")) for flag in flags)
+    if low < 1:
+        raise UsageError(f"{flags[0]} must be at least 1, not {low}")
+    if low > high:
+        raise UsageError(f"{flags[0]} {low} is above {flags[1]} {high}")
+    return low, high
+
+
+def _double(low: int, high: int) -> tuple[int, ...]:
+    """Return low, 2 x low, 4 x low ... up to high."""
+    return tuple(low << n for n in range((high // low).bit_length()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +146,10 @@ class LoadsSpec:
         batch_sizes = own.batch_sizes or self.batch_sizes
         rates = own.request_rate or (() if own.concurrency else self.request_rate)
         listed = own.concurrency or (() if rates else self.concurrency)
-        if rates or (self.by_request_rate and not listed):
+        bounds = (self.run_config_search_min_request_rate, self.run_config_search_max_request_rate)
+        if rates or ((self.request_rate_search_enable or bounds != (16, 8192)) and not listed):
             return LoadSpace(
-                values=rates or self.request_rates.doublings(),
+                values=rates or self.request_rates,
                 batch_sizes=batch_sizes,
                 kind="request_rate",
                 until_plateau=not rates or strategy.early_exit_enable,
@@ -173,23 +157,17 @@ class LoadsSpec:
             )
         listed = listed or ((1,) if strategy.run_config_search_disable else ())
         return LoadSpace(
-            values=listed or self.concurrencies.doublings(),
+            values=listed or self.concurrencies,
             batch_sizes=batch_sizes,
             until_plateau=not listed or strategy.early_exit_enable,
             listed=bool(listed),
-            at_most=None if listed else self.concurrencies.maximum,
+            at_most=None if listed else self.run_config_search_max_concurrency,
         )
 
     @property
-    def by_request_rate(self) -> bool:
-        """True if loads are requests per second, which a listed rate implies."""
-        ranges = (self.run_config_search_min_request_rate, self.run_config_search_max_request_rate)
-        return bool(self.request_rate) or self.request_rate_search_enable or ranges != (16, 8192)
+    def concurrencies(self) -> tuple[int, ...]:
+        return _double(*_check_range(self, "concurrency"))
 
     @property
-    def concurrencies(self) -> SearchRange:
-        return _build_range(self, "concurrency")
-
-    @property
-    def request_rates(self) -> SearchRange:
-        return _build_range(self, "request-rate")
+    def request_rates(self) -> tuple[int, ...]:
+        return _double(*_check_range(self, "request-rate"))

@@ -189,10 +189,10 @@ def brute(spec: SearchSpec, history: History) -> Steps:
     """Sweep the default, then every instance count with batch sizes, while they bring something."""
     facts, space, strategy = spec.facts, spec.space, spec.space.strategy
     names = Names(facts.model, spec.named)
-    sizes = strategy.max_batch_sizes.doublings() if facts.max_batch_size > 0 else (None,)
-    history.space_size = 1 + len(strategy.instances.steps()) * len(sizes)
+    sizes = strategy.max_batch_sizes if facts.max_batch_size > 0 else (None,)
+    history.space_size = 1 + len(strategy.instances) * len(sizes)
     yield from sweep(names.variant({}), (space.loads,), (facts.max_batch_size,), history)
-    for instances in strategy.instances.steps():
+    for instances in strategy.instances:
         best: float | None = None
         for size in sizes:
             variant = names.variant(automatic_delta(facts, instances, size))
