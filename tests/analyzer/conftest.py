@@ -57,14 +57,15 @@ def replay(tmp_path: Path) -> Replay:
             runner, OutputRepository(tmp_path / "output", None, override=True), monitoring_interval_s=1
         )
         events: list[Event] = []
+        stop = asyncio.Event()
         with Journal(tmp_path / "results" / "run.jsonl") as journal:
 
             def observe(event: Event) -> None:
                 events.append(event)
                 if stop_after is not None and len(events) > 2 * stop_after:
-                    profile.stop()
+                    stop.set()
 
-            profile = Profile(config, trials, journal, observe)
+            profile = Profile(config, trials, journal, observe, stop=stop)
             asyncio.run(profile.run(("tpx", "analyze", "profile")))
         return Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
 

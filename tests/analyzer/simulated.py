@@ -22,6 +22,7 @@ from tpx.analyzer.results.measurement import (
     MemoryUse,
     Variant,
 )
+from tpx.analyzer.runners.answers import Answers
 from tpx.errors import MeasurementError
 
 _GPU_BYTES = 80_000_000_000
@@ -214,6 +215,9 @@ class OfflineRunner:
         if self._prepared is None:
             raise MeasurementError("no configuration is prepared")
         return self._measure(self._prepared, load)
+
+    async def answers(self, model: str) -> Answers:
+        return ()
 
     async def close(self) -> None:
         return

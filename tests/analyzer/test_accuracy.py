@@ -1,15 +1,14 @@
 """The accuracy gate: a variant that computes something else than the default is not measured."""
 
 import asyncio
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.answering import Request, answering
+from tests.perf.servers import Behaviour, http_server
+from tpx import examples
 from tpx.analyzer.results.measurement import (
     Configuration,
     LoadPoint,
@@ -19,74 +18,49 @@ from tpx.analyzer.results.measurement import (
     TrialFailure,
     Variant,
 )
-from tpx.analyzer.runners.servers import VisibleServer
-from tpx.analyzer.trial import Gate, TrialRunner, ask, difference, may_answer_otherwise, requests_of
+from tpx.analyzer.runners.answers import Answers, difference
+from tpx.analyzer.runners.load import LoadGenerator
+from tpx.analyzer.trial import TrialRunner, may_answer_otherwise
 from tpx.analyzer.variants import OutputRepository, configure
+from tpx.api.serving import RunningServer, serve
 from tpx.errors import MeasurementError
+from tpx.options import from_argv
+from tpx.perf.options import SessionSpec
 
-CONFIG: dict[str, Any] = {
-    "name": "m",
-    "max_batch_size": 4,
-    "input": [
-        {"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"]},
-        {"name": "label", "data_type": "TYPE_STRING", "dims": ["1"]},
-        {"name": "n", "data_type": "TYPE_INT64", "dims": ["2"]},
-        {"name": "on", "data_type": "TYPE_BOOL", "dims": ["1"]},
-    ],
-}
-
-
-class Server:
-    """Answers with the sum of `x`, off by a factor where the served variant says so."""
-
-    def __init__(self) -> None:
-        self.factor = 1.0
-        self.asked = 0
-        self.address = ""
-
-    def answer(self, request: Request) -> tuple[int, bytes]:
-        self.asked += 1
-        if not self.factor:
-            return 500, b'{"error": "no memory"}'
-        total = sum(json.loads(request.body)["inputs"][0]["data"]) * self.factor
-        outputs = [{"name": "y", "datatype": "FP32", "shape": [1], "data": [total]}]
-        return 200, json.dumps({"outputs": outputs}).encode()
+CONFIG: dict[str, Any] = {"name": "m", "max_batch_size": 4}
 
 
 class Runner:
-    """A runner over that server: `factors` are those of variants by name."""
+    """A runner whose models return one figure, off by a factor by the variant's name; 0 fails."""
 
-    def __init__(self, served: Server, factors: dict[str, float]) -> None:
-        self._served = served
+    server = None
+
+    def __init__(self, factors: dict[str, float]) -> None:
         self._factors = factors
+        self.asked = 0
         self.measured: list[str] = []
         self._name = ""
 
-    @property
-    def server(self) -> VisibleServer:
-        return VisibleServer(pid=None, http_address=self._served.address)
-
     async def default_config(self, model: str) -> dict[str, Any]:
-        self._served.factor = 1.0
+        self._name = ""
         return CONFIG
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         self._name = configuration.variant.name if configuration else ""
-        self._served.factor = self._factors.get(self._name, 1.0)
 
     async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         self.measured.append(self._name)
         return Measurement(variant=self._name, load=load, throughput=1.0)
 
+    async def answers(self, model: str) -> Answers:
+        self.asked += 1
+        factor = self._factors.get(self._name, 1.0)
+        if not factor:
+            raise MeasurementError("no memory")
+        return [{"y": np.array([2.0 * factor])}]
+
     async def close(self) -> None:
         return
-
-
-@pytest.fixture
-def served() -> Iterator[Server]:
-    server = Server()
-    with answering(server.answer) as server.address:
-        yield server
 
 
 def outcome_of(runner: Runner, tmp_path: Path, *deltas: dict[str, Any]) -> list[Outcome]:
@@ -108,10 +82,8 @@ def outcome_of(runner: Runner, tmp_path: Path, *deltas: dict[str, Any]) -> list[
 LEVEL: dict[str, Any] = {"optimization": {"graph": {"level": 1}}}
 
 
-def test_a_variant_that_differs_fails_with_its_reason_and_is_not_measured(
-    served: Server, tmp_path: Path
-) -> None:
-    runner = Runner(served, {"m_config_0": 1.05})
+def test_a_variant_that_differs_fails_with_its_reason_and_is_not_measured(tmp_path: Path) -> None:
+    runner = Runner({"m_config_0": 1.05})
     (outcome,) = outcome_of(runner, tmp_path, LEVEL)
     assert isinstance(outcome, TrialFailure)
     assert outcome.reason == (
@@ -121,58 +93,72 @@ def test_a_variant_that_differs_fails_with_its_reason_and_is_not_measured(
     assert runner.measured == []
 
 
-def test_a_variant_that_is_near_enough_is_measured(served: Server, tmp_path: Path) -> None:
-    runner = Runner(served, {"m_config_0": 1.005})
-    (outcome,) = outcome_of(runner, tmp_path, LEVEL)
+def test_a_variant_that_is_near_enough_is_measured(tmp_path: Path) -> None:
+    (outcome,) = outcome_of(Runner({"m_config_0": 1.005}), tmp_path, LEVEL)
     assert isinstance(outcome, Measurement)
 
 
-def test_a_verdict_on_a_variant_is_kept(served: Server, tmp_path: Path) -> None:
-    runner = Runner(served, {"m_config_0": 1.5})
+def test_a_verdict_on_a_variant_is_kept(tmp_path: Path) -> None:
+    runner = Runner({"m_config_0": 1.5})
     trials = TrialRunner(runner, OutputRepository(tmp_path / "out", None), monitoring_interval_s=1)
     variant = Variant(model="m", name="m_config_0", delta=LEVEL)
 
     async def run() -> tuple[int, int]:
         configuration = configure(variant, CONFIG)
         await trials.run(configuration, Trial(variant=variant, load=LoadPoint(value=1)))
-        asked = served.asked
+        asked = runner.asked
         await trials.run(configuration, Trial(variant=variant, load=LoadPoint(value=2)))
-        return asked, served.asked
+        return asked, runner.asked
 
     first, second = asyncio.run(run())
     assert first == second
 
 
-def test_variants_of_instances_and_batches_are_not_asked(served: Server, tmp_path: Path) -> None:
-    outcome_of(Runner(served, {}), tmp_path, {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]})
-    assert served.asked == 0
+def test_variants_of_instances_and_batches_are_not_asked(tmp_path: Path) -> None:
+    runner = Runner({})
+    outcome_of(runner, tmp_path, {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]})
+    assert runner.asked == 0
     assert not may_answer_otherwise(Variant(model="m", name="m", delta={"max_batch_size": 2}))
 
 
-def test_a_server_that_does_not_answer_is_a_failure_with_its_words(served: Server, tmp_path: Path) -> None:
-    (outcome,) = outcome_of(Runner(served, {"m_config_0": 0.0}), tmp_path, LEVEL)
+def test_a_server_that_does_not_answer_is_a_failure_with_its_words(tmp_path: Path) -> None:
+    (outcome,) = outcome_of(Runner({"m_config_0": 0.0}), tmp_path, LEVEL)
     assert isinstance(outcome, TrialFailure)
-    assert outcome.reason == "the responses of 'm' could not be compared: no memory"
+    assert outcome.reason == "no memory"
 
 
-def test_nobody_there_is_a_measurement_error() -> None:
-    with pytest.raises(MeasurementError, match="could not be compared"):
-        asyncio.run(ask("127.0.0.1:1", "m", requests_of(CONFIG, Gate())))
+@pytest.mark.parametrize("behaviour", [Behaviour(status=lambda _: 500), Behaviour(drops=lambda _: True)])
+def test_a_request_that_fails_is_a_measurement_error(behaviour: Behaviour) -> None:
+    spec, message = (
+        from_argv(SessionSpec, ["-m", "net"]),
+        r"^the responses of 'net' could not be compared: .+",
+    )
+    with http_server(behaviour) as url, pytest.raises(MeasurementError, match=message):
+        asyncio.run(LoadGenerator(sessions={"net": spec}).answers("net", url))
 
 
-def test_requests_fit_the_configuration_and_are_drawn_by_the_seed() -> None:
-    first = requests_of(CONFIG, Gate(seed=1))
-    assert first == requests_of(CONFIG, Gate(seed=1))
-    assert first != requests_of(CONFIG, Gate(seed=2))
-    shapes = {i["name"]: (i["datatype"], i["shape"], len(i["data"])) for i in first[0]["inputs"]}
-    assert shapes == {
-        "x": ("FP32", [1, 1, 3], 3),
-        "label": ("BYTES", [1, 1], 1),
-        "n": ("INT64", [1, 2], 2),
-        "on": ("BOOL", [1, 1], 1),
+@pytest.mark.e2e
+def test_answers_are_those_of_the_load_over_either_protocol(tmp_path: Path) -> None:
+    examples.write(tmp_path, ["add_sub"])
+
+    def answers(server: RunningServer, protocol: str, model: str = "add_sub") -> Answers:
+        spec = from_argv(SessionSpec, ["-m", model, "-i", protocol, "--input-data", "zero"])
+        address = server.grpc if protocol == "grpc" else server.http
+        return asyncio.run(LoadGenerator(sessions={model: spec}).answers(model, address))
+
+    with serve(tmp_path) as server:
+        over_http, over_grpc = answers(server, "http"), answers(server, "grpc")
+        with pytest.raises(
+            MeasurementError, match=r"the responses of 'other' could not be compared: .*other"
+        ):
+            answers(server, "http", "other")
+    assert len(over_http) == 3
+    assert difference(over_http, over_grpc, 0.0) == ""
+    assert difference(over_http[:1], over_http[1:2], 0.01)
+    assert {name: values.shape for name, values in over_http[0].items()} == {
+        "OUTPUT0": (1, 16),
+        "OUTPUT1": (1, 16),
     }
-    shaped = requests_of(CONFIG, Gate(shapes={"x": (5, 3)}))
-    assert shaped[0]["inputs"][0]["shape"] == [1, 5, 3]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +174,6 @@ def test_requests_fit_the_configuration_and_are_drawn_by_the_seed() -> None:
     ],
 )
 def test_answers_are_compared(ours: dict[str, Any], theirs: dict[str, Any], reason: str) -> None:
-    found = difference([theirs], [ours], Gate())
+    found = difference([theirs], [ours], 0.01)
     assert reason in found
     assert bool(found) == bool(reason)

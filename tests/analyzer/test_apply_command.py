@@ -124,11 +124,19 @@ def test_what_cannot_be_applied_is_status_two_with_the_reason(
     [
         (["rollback"], "missing: --model-repository"),
         (["rollback", "alexnet"], "missing: --model-repository"),
+        (["rollback", "-m", "nowhere"], "--model-repository nowhere: no such directory"),
+        (["rollback", "alexnt", "-m", "."], "has no model 'alexnt' (did you mean 'alexnet'?)"),
     ],
 )
-def test_a_rollback_needs_a_repository(
-    command: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_a_rollback_needs_a_repository_with_the_model(
+    command: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "alexnet").mkdir()
     assert main(command) == 1
     assert message in capsys.readouterr().err
 

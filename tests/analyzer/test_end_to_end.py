@@ -128,6 +128,24 @@ def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp
     assert not servers[0].is_running()
 
 
+def test_reports_are_written_even_if_nobody_reads_stdout(models: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command(models, "-c", "1", "--final-rounds", "0", "--verbose"),
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nError: cannot write to stdout: No space left on device\n")
+    assert done.stderr.startswith("* GET /v2/health/live: 200, ")
+    assert (tmp_path / "report.html").is_file()
+    assert (tmp_path / "results" / "metrics-model-inference.csv").is_file()
+
+
 MOODY = """
 import json, os, signal, time
 import triton_python_backend_utils as pb_utils

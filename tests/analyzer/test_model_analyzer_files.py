@@ -35,15 +35,15 @@ def test_the_automatic_search_is_the_whole_space() -> None:
     config = read("automatic")
     space = config.space_of(config.models.profile_models[0])
     assert config.models.names == ("add_sub", "resnet")
-    assert (len(space.instances.steps()), len(space.max_batch_sizes.doublings())) == (5, 8)
+    assert (len(space.strategy.instances), len(space.strategy.max_batch_sizes)) == (5, 8)
     assert space.loads.values[-1] == 1024
     assert space.loads.until_plateau
 
 
 def test_a_smaller_space_is_as_small_as_the_file_says() -> None:
     space = read("limited").space
-    assert space.instances.steps() == (1, 2, 3)
-    assert space.max_batch_sizes.doublings() == (2, 4, 8, 16)
+    assert space.strategy.instances == (1, 2, 3)
+    assert space.strategy.max_batch_sizes == (2, 4, 8, 16)
     assert space.loads.values == (1, 2, 4, 8)
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tpx.analyzer.options.file import merge_options
-from tpx.analyzer.options.models import ModelParameters, ModelToProfile
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.results.goals import Constraint, WeightedObjective
+from tpx.analyzer.search.ranges import ModelParameters
 from tpx.errors import UsageError
 
 WHOLE = """

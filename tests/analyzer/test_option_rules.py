@@ -54,6 +54,7 @@ def read(tmp_path: Path, text: str, *words: str) -> ProfileSpec:
         ("run_config_search_min_model_batch_size: 64\nrun_config_search_max_model_batch_size: 2", "64 is"),
         ("optuna_min_trials: 9\noptuna_max_trials: 3", "--optuna-min-trials 9 is above"),
         ("weighting: 2", "weighting applies to one model"),
+        ("latency_budget: -1", "latency_budget must be above 0"),
         ("reload_model_disable: true", "requires --triton-launch-mode remote"),
         ("constraints: {gpu_used_memory: {min: 5}}", "a min of GPU Memory Usage is not a valid constraint"),
         ("constraints: {time_to_first_token_p99: {min: 5}}", "is not a valid constraint: use max"),

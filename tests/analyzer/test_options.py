@@ -40,7 +40,7 @@ def test_model_analyzers_flags_are_understood(models: Path) -> None:
     assert config.space.loads.values == (2, 8)
     assert config.space.loads.batch_sizes == (1, 4)
     assert not config.space.loads.until_plateau
-    assert config.space.instances.steps() == (1, 2)
+    assert config.space.strategy.instances == (1, 2)
     assert config.goals.constraints == (Constraint(tag="perf_latency_p99", bound="max", limit=0.5),)
     assert (config.server.client_protocol, config.watch.collect_cpu_metrics) == ("http", True)
 
@@ -49,7 +49,7 @@ def test_concurrency_doubles_up_to_1024_unless_told_otherwise(models: Path) -> N
     config = read_options(["-m", str(models), "--profile-models", "alexnet"])
     assert config.space.loads.values == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     assert config.space.loads.until_plateau
-    assert config.space.max_batch_sizes.doublings() == (1, 2, 4, 8, 16, 32, 64, 128)
+    assert config.space.strategy.max_batch_sizes == (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 def test_the_command_line_wins_over_the_file(models: Path, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_minimum_of_the_file_may_be_raised_with_a_maximum_of_the_command_line(
         tmp_path / "config.yml", "profile_models: alexnet\nrun_config_search_min_instance_count: 8\n"
     )
     words = ["-f", str(file), "-m", str(models), "--run-config-search-max-instance-count", "9"]
-    assert read_options(words).space.instances.steps() == (8, 9)
+    assert read_options(words).space.strategy.instances == (8, 9)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_optuna_is_told_reaches_the_search(models: Path) -> None:
     assert (trials.min_percentage_of_search_space, trials.max_percentage_of_search_space) == (7, 30)
     assert trials.optuna_early_exit_threshold == 3
     assert trials.use_concurrency_formula
-    assert not question.sweep_best
+    assert question.space.strategy.concurrency_sweep_disable
 
 
 def test_as_many_configurations_as_told_are_shown(replay: Callable[..., Run]) -> None:

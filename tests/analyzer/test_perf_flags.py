@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.models import ModelParameters, ModelToProfile
+from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import DECIDED, LOADS, OBEYED, flag_loads, perf_warnings, perf_words
+from tpx.analyzer.search.ranges import ModelParameters
 from tpx.analyzer.values import Flags
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given
@@ -68,6 +69,9 @@ def test_a_list_repeats_the_flag_and_switches_stand_alone() -> None:
 def test_what_cannot_be_told_is_refused_by_name(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         perf_words({name: ("1",)})
+    model = ModelToProfile(name="m", perf_analyzer_flags={name: ("1",)})
+    with pytest.raises(UsageError, match=f"^perf_analyzer_flags: {message}"):
+        build(ProfileSpec, {"profile_models": (model,)})
 
 
 def test_a_bad_value_is_refused_before_anything_starts() -> None:

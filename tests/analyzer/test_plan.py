@@ -16,42 +16,42 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import MeasurementSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.spec import groups_of, spec_of
-from tpx.analyzer.profile import ModelPlanned, Profile
+from tpx.analyzer.profile import ModelPlanned
 from tpx.analyzer.results.goals import WeightedObjective
-from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.run import Run
-from tpx.analyzer.trial import TrialRunner
-from tpx.analyzer.variants import OutputRepository, facts_of
+from tpx.analyzer.variants import facts_of
 from tpx.cli.analyze import SearchProgress, main
-from tpx.cli.analyze_plan import PlanningRunner, outlook, pace_of, repetitions
+from tpx.cli.analyze_plan import MOST_TRIALS, PlannedSearch, outlook, pace_of, plan_searches
 from tpx.options import build
 
 PACE = pace_of(MeasurementSpec())
 
 
-def planned(tmp_path: Path, **options: Any) -> Run:
-    config = build(ProfileSpec, {"profile_models": (ModelToProfile(name="alexnet"),), **options})
-    runner = PlanningRunner(OfflineRunner({"alexnet": options.pop("default", ALEXNET)}, replayed([])), PACE)
-    trials = TrialRunner(runner, OutputRepository(tmp_path / "output", None), monitoring_interval_s=1)
-    with Journal(tmp_path / "run.jsonl") as journal:
-        asyncio.run(Profile(config, trials, journal, lambda _: None, rehearsal=True).run(()))
-    return Run.from_records(read_last_run(tmp_path / "run.jsonl"))
+def planned(*models: str, **options: Any) -> list[PlannedSearch]:
+    named = tuple(ModelToProfile(name=name) for name in models or ("alexnet",))
+    config = build(ProfileSpec, {"profile_models": named, **options})
+    runner = OfflineRunner({"alexnet": ALEXNET, "second": ALEXNET}, replayed([]))
+    return asyncio.run(plan_searches(config, runner, PACE))
 
 
-def test_the_whole_space_is_counted_where_nothing_ends_it_early(tmp_path: Path) -> None:
-    found = planned(tmp_path, run_config_search_max_concurrency=8, run_config_search_max_instance_count=2)
-    [model] = found.models
-    assert [each.configuration.variant.name for each in model.variants] == [
+def test_the_whole_space_is_counted_where_nothing_ends_it_early() -> None:
+    [found] = planned(run_config_search_max_concurrency=8, run_config_search_max_instance_count=2)
+    assert [each.name for each in found.variants] == [
         "alexnet_config_default",
         "alexnet_config_0",
         "alexnet_config_1",
     ]
-    assert model.measurement_count == 3 * 4
-    assert repetitions(model) == 5 * 3
-    assert found.outcome == "complete"
+    assert (found.searched, found.repeated, found.complete) == (3 * 4, 5 * 3, True)
 
 
-@pytest.mark.parametrize(("budget", "end"), [(None, ""), (60.0, "; the budget of 1 min 00 s ends it before")])
+def test_a_plan_too_long_to_follow_leaves_the_plans_of_later_models_whole() -> None:
+    first, second = planned("alexnet", "second", run_config_search_max_instance_count=300)
+    assert (first.complete, second.complete) == (False, False)
+    assert len(first.trials) == len(second.trials) == MOST_TRIALS
+
+
+@pytest.mark.parametrize(
+    ("budget", "end"), [(None, ""), (60.0, "; the budget of 1 min 00 s may end it sooner")]
+)
 def test_a_run_tells_before_it_measures_what_its_plan_counts(
     budget: float | None, end: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,35 +70,36 @@ def test_a_run_tells_before_it_measures_what_its_plan_counts(
     )
 
 
-def test_listed_loads_are_planned_as_listed(tmp_path: Path) -> None:
-    found = planned(tmp_path, concurrency=(4, 16), run_config_search_max_instance_count=1, final_rounds=0)
-    assert [m.load.value for m in found.models[0].variants[0].measurements] == [4, 16]
-    assert found.models[0].measurement_count == 4
+def test_within_a_budget_as_many_configurations_are_possible_as_measurements() -> None:
+    [found] = planned(max_measurements=9)
+    assert (found.searched, found.configurations) == (6, 6)
+    assert len(found.variants) < found.configurations
+    [small] = planned(max_measurements=90, run_config_search_max_instance_count=2, concurrency=(1, 2))
+    assert small.configurations == len(small.variants) == 2
 
 
-def test_a_model_that_cannot_be_read_is_told_with_its_reason(tmp_path: Path) -> None:
-    config = build(ProfileSpec, {"profile_models": (ModelToProfile(name="other"),)})
-    trials = TrialRunner(
-        PlanningRunner(OfflineRunner({}, replayed([])), PACE),
-        OutputRepository(tmp_path / "output", None),
-        monitoring_interval_s=1,
-    )
-    with Journal(tmp_path / "run.jsonl") as journal:
-        asyncio.run(Profile(config, trials, journal, lambda _: None, rehearsal=True).run(()))
-    [model] = Run.from_records(read_last_run(tmp_path / "run.jsonl")).models
-    assert "is not known" in model.failure_reason
-    assert not model.measured
+def test_listed_loads_are_planned_as_listed() -> None:
+    [found] = planned(concurrency=(4, 16), run_config_search_max_instance_count=1, final_rounds=0)
+    assert [t.load.value for t in found.trials if t.variant.is_default] == [4, 16]
+    assert found.searched == 4
 
 
-def test_a_plan_without_a_measurement_says_why(tmp_path: Path) -> None:
-    [model] = planned(tmp_path, batch_sizes=(4,)).models
-    assert model.failure_reason == "batch size 4 left out: max_batch_size is 0"
+def test_a_model_that_cannot_be_read_is_told_with_its_reason() -> None:
+    other, alexnet = planned("other", "alexnet", concurrency=(4,))
+    assert "is not known" in other.reason
+    assert not other.trials
+    assert alexnet.trials
 
 
-def test_a_plan_needs_no_figures_that_only_a_measurement_has(tmp_path: Path) -> None:
+def test_a_plan_without_a_measurement_says_why() -> None:
+    [found] = planned(batch_sizes=(4,))
+    assert found.reason == "batch size 4 left out: max_batch_size is 0"
+
+
+def test_a_plan_needs_no_figures_that_only_a_measurement_has() -> None:
     asked = (WeightedObjective(tag="gpu_used_memory"),)
-    found = planned(tmp_path, objectives=asked, concurrency=(1,), final_rounds=0)
-    assert found.models[0].measurement_count == 6
+    [found] = planned(objectives=asked, concurrency=(1,), final_rounds=0)
+    assert found.searched == 6
 
 
 @pytest.mark.parametrize("words", [["plan"], ["profile", "--dry-run"]])

@@ -113,6 +113,14 @@ def test_a_default_that_nothing_beats_is_said_to_be_best(replay: Replay) -> None
     )
 
 
+def test_a_default_that_nothing_was_compared_with_is_not_said_to_be_best(replay: Replay) -> None:
+    run = replay([measured("alexnet_config_default", 1, 100.0)], max_measurements=1)
+    verdict = judge(run.models[0], run.started.goals)
+    assert verdict.finding is Finding.DEFAULT
+    assert verdict.badge == "Only the default measured"
+    assert verdict.sentence.endswith("the default configuration was the only one measured: 100 infer/s")
+
+
 def test_a_default_over_the_budget_is_said_to_miss_it(replay: Replay) -> None:
     table = [measured("alexnet_config_default", 1, 100.0, 30.0), measured("alexnet_config_0", 1, 90.0, 5.0)]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=1, latency_budget=20.0)

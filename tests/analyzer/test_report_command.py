@@ -85,6 +85,7 @@ def test_the_keys_of_report_alone_are_known_to_profile() -> None:
     ("words", "message"),
     [
         (["-o", "png"], "there is no 'png': charts are in the HTML page, as SVG"),
+        (["-o", ""], "--output-formats names none"),
         (["-o", "htm"], "there is no 'htm' (did you mean 'html'?)"),
         (["-n", "alexnet_config_11"], "did you mean 'alexnet_config_1'"),
         (["-e", "/nowhere/at/all"], "no run found"),

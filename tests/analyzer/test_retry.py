@@ -58,19 +58,20 @@ def profile(
     if earlier is not None and retry:
         earlier.retry_failed()
     events: list[TrialEnded] = []
+    stop = asyncio.Event()
 
     def observe(event: Event) -> None:
         if isinstance(event, TrialEnded):
             events.append(event)
             if len(events) == stop_after:
-                search.stop()
+                stop.set()
 
     repository = OutputRepository(directory / "output", None, keep=earlier is not None)
     trials = TrialRunner(
         OfflineRunner({"alexnet": BATCHING}, replayed(recorded)), repository, monitoring_interval_s=1
     )
     with Journal(path) as journal:
-        search = Profile(config, trials, journal, observe, earlier)
+        search = Profile(config, trials, journal, observe, earlier, stop)
         asyncio.run(search.run(("tpx",)))
     return Run.from_records(read_last_run(path)), events
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.child import tpx
 from tpx.cli import doctor
+from tpx.cli.main import run
 from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability
 
 FOUND = Inspection(
@@ -41,7 +42,7 @@ def _found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main([]) == 0
+    assert run(["doctor"]) == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
         "tpx     1.2, Python 3.11.7 (/usr/bin/python)",
@@ -65,7 +66,7 @@ def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[
 
 
 def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main(["--json"]) == 0
+    assert run(["doctor", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["machine"]["cores"] == 2
     assert [each["state"] for each in told["backends"]] == ["usable", "missing", "broken"]
@@ -81,13 +82,13 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (
             "onnxruntime,tensorrt",
             1,
-            "error: tensorrt is required and missing: no package; pip install 'tpx[tensorrt]'\n",
+            "Error: tensorrt is required and missing: no package; pip install 'tpx[tensorrt]'\n",
         ),
-        ("mine", 1, "error: mine is required and broken: it crashed, SIGSEGV [red]\n"),
+        ("mine", 1, "Error: mine is required and broken: it crashed, SIGSEGV [red]\n"),
         (
             "onnxrutime",
             1,
-            "error: --require: no 'onnxrutime' (did you mean 'onnxruntime'?) (there is: onnxruntime, "
+            "Error: --require: no 'onnxrutime' (did you mean 'onnxruntime'?) (there is: onnxruntime, "
             "tensorrt, mine, pdf)\n",
         ),
     ],
@@ -95,13 +96,13 @@ def test_json_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_status_is_one_unless_all_that_is_required_is_usable(
     capsys: pytest.CaptureFixture[str], names: str, status: int, error: str
 ) -> None:
-    assert doctor.main(["--require", names]) == status
+    assert run(["doctor", "--require", names]) == status
     assert capsys.readouterr().err == error
 
 
 @pytest.mark.parametrize("words", [["--requires=x"], ["--timeout-secs=0"]])
 def test_a_wrong_word_is_told(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    assert doctor.main(words) == 1
+    assert run(["doctor", *words]) == 1
     assert words[0].partition("=")[0] in capsys.readouterr().err
 
 

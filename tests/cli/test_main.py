@@ -127,6 +127,15 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert done.stdout
 
 
+@pytest.mark.parametrize("words", ["version", "analyze --help-all"])
+def test_a_full_disk_below_stdout_is_told(words: str) -> None:
+    command = f"exec {sys.executable} -m tpx {words} > /dev/full"
+    done = subprocess.run(
+        command, shell=True, env=environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "Error: cannot write to stdout: No space left on device\n")
+
+
 def test_the_module_runs_as_the_command() -> None:
     done = tpx("--version")
     assert (done.returncode, done.stdout) == (0, f"tpx {__version__}\n")

@@ -23,7 +23,7 @@ def test_the_group_alone_lists_its_commands(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_command_that_there_is_not_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "updat"]) == Exit.FAILED
-    assert "no command 'tpx cluster updat' (did you mean 'update'?)" in capsys.readouterr().err
+    assert "no command 'cluster updat' (did you mean 'update'?)" in capsys.readouterr().err
 
 
 def test_a_cluster_without_models_is_refused_before_ray_is_asked(capsys: pytest.CaptureFixture[str]) -> None:

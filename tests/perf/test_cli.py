@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -257,11 +257,11 @@ class Interrupted:
     told: tuple[str, ...] = ()
 
 
-def interrupted(*at_ms: int, begun: bool = True) -> Interrupted:
+def interrupted(*at_ms: int, begun: bool = True, notices: Sequence[str] = ("finishing",)) -> Interrupted:
     async def scene() -> Interrupted:
         told: list[str] = []
         times = iter([ms * 1_000_000 for ms in at_ms])
-        interrupts = Interrupts(lambda: begun, told.append, clock=lambda: next(times))
+        interrupts = Interrupts(lambda: begun, told.append, clock=lambda: next(times), notices=notices)
         work: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         for _ in at_ms:
             interrupts.interrupt(work)
@@ -275,6 +275,11 @@ def test_the_first_interrupt_asks_to_finish_and_the_second_cancels() -> None:
     assert (once.cancelled, once.stopped, len(once.told)) == (False, True, 1)
     twice = interrupted(0, 300)
     assert (twice.cancelled, twice.stopped, len(twice.told)) == (True, True, 1)
+
+
+def test_an_interrupt_after_the_last_notice_cancels() -> None:
+    assert interrupted(0, 300, notices=("one", "two")) == Interrupted(stopped=True, told=("one", "two"))
+    assert interrupted(0, 300, 600, notices=("one", "two")).cancelled
 
 
 def test_a_signal_that_comes_to_the_group_too_is_one() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.variants import CONFIG_FILE, fingerprint, merge
 from tpx.errors import ConfigError, MeasurementError, UsageError
+from tpx.options import nearest
 from tpx.protocol import model_config
 from tpx.protocol.model_config import FieldText, outer_fields
 
@@ -71,9 +72,7 @@ def changes_to(
     found = []
     for each in configuration.files:
         model = each.variant.model
-        directory = repository / model
-        if not directory.is_dir():
-            raise UsageError(f"{repository} has no model '{model}'")
+        directory = _find_model(repository, model)
         base = _find_base(directory, measured.get(model, ""))
         found.append(_plan_change(each, directory / CONFIG_FILE, name, base))
     return tuple(change for change in found if change.diff)
@@ -83,7 +82,7 @@ def changes_back(models: Sequence[str], repository: Path, *, force: bool = False
     """Return the changes that roll models back. Raises UsageError if a file was edited, or never applied."""
     changes = []
     for model in models:
-        path = repository / model / CONFIG_FILE
+        path = _find_model(repository, model) / CONFIG_FILE
         now = _read_text(path)
         found = _HEADER.match(now or "")
         if now is None or found is None:
@@ -131,6 +130,14 @@ def carry_out(changes: Sequence[ConfigChange]) -> None:
             elif found is not None and found.group(2) != NO_FILE:
                 change.path.with_name(found.group(2)).unlink(missing_ok=True)
         raise MeasurementError(f"cannot write {exc.filename}: {exc.strerror}; nothing was changed") from exc
+
+
+def _find_model(repository: Path, model: str) -> Path:
+    """Return the directory of a model. Raises UsageError if there is none."""
+    if not (repository / model).is_dir():
+        models = [entry.name for entry in repository.iterdir() if entry.is_dir()]
+        raise UsageError(f"{repository} has no model '{model}'{nearest(model, models)}")
+    return repository / model
 
 
 def _find_base(directory: Path, measured: str) -> str | None:

@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -88,6 +88,23 @@ Read = dict[str, tuple[ModelFacts, dict[str, object]]]
 """Facts for the search and JSON of the effective default configuration, by model."""
 
 
+async def read_group(
+    config: ProfileSpec, group: ModelGroup, read_model: Callable[[str], Awaitable[records.ModelRead]]
+) -> Read:
+    """Read the facts and default of every model in a search, and of the models they are composed of."""
+    found: Read = {}
+    names = [model.name for model in group.models]
+    while names:
+        name = names.pop(0)
+        read = await read_model(name)
+        configure(Variant(model=name, name=name), read.config)
+        found[name] = facts_of(name, read.config, gpu=read.gpu), read.config
+        if len(found) == 1:
+            names += members_of(config, group, found[name][0])
+        names = [each for each in names if each not in found]
+    return found
+
+
 class Profile:
     """One run over all its models. The journal holds every result once `run` returns or is interrupted."""
 
@@ -98,26 +115,20 @@ class Profile:
         journal: records.Journal,
         observe: Observer,
         earlier: RunRecords | None = None,
-        *,
-        rehearsal: bool = False,
+        stop: asyncio.Event | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`earlier` is the run to resume; in a rehearsal measurements are simulated and lack figures."""
+        """`earlier` is the run to resume; once `stop` is set, the run ends after the current measurement."""
         self._config = config
         self._groups = groups_of(config)
         self._trials = trials
         self._journal = journal
         self._observe = observe
         self._earlier = earlier or RunRecords()
-        self._rehearsal = rehearsal
         self._named: list[Variant] = []
         self._measured = False
-        self._stop = asyncio.Event()
+        self._stop = stop or asyncio.Event()
         self._progress = _Progress(len(self._groups), clock)
-
-    def stop(self) -> None:
-        """Stop the run after the current measurement."""
-        self._stop.set()
 
     async def run(self, command: tuple[str, ...]) -> None:
         """Search every model. Raises UsageError and the journal's errors; all other errors are recorded."""
@@ -176,10 +187,10 @@ class Profile:
         """Search one group; if its models cannot be read or do not fit, go on with the next group."""
         read: Read = {}
         try:
-            read = await self._read_group(group)
+            read = await read_group(self._config, group, self._read_model)
             mode, spec = spec_of(self._config, group, read)
             spec = replace(spec, named=(*self._earlier.named, *self._named))
-            if not self._rehearsal and self._earlier.started is None:
+            if self._earlier.started is None:
                 self._observe(ModelPlanned(model=group.name, mode=mode, spec=spec))
             await self._search_group(group, SearchDriver(mode, spec), read)
         except TpxError as exc:
@@ -192,22 +203,11 @@ class Profile:
             self._journal.append(failed)
             self._observe(Remark(text=f"model '{group.name}' cannot be profiled: {exc.message}"))
 
-    async def _read_group(self, group: ModelGroup) -> Read:
-        """Read the facts and default of every model in a search, and of the models they are composed of."""
-        found: Read = {}
-        names = [model.name for model in group.models]
-        while names:
-            name = names.pop(0)
-            read = self._earlier.models[name].read or await self._read_model(name)
-            configure(Variant(model=name, name=name), read.config)
-            found[name] = facts_of(name, read.config, gpu=read.gpu), read.config
-            if len(found) == 1:
-                names += members_of(self._config, group, found[name][0])
-            names = [each for each in names if each not in found]
-        return found
-
     async def _read_model(self, model: str) -> records.ModelRead:
-        """Return the model's own configuration from a server, and record it."""
+        """Return the model's own configuration, from the journal or from a server, and record it."""
+        known = self._earlier.models[model].read
+        if known is not None:
+            return known
         self._observe(ModelStarted(model=model))
         config = effective(await self._trials.default_config(model))
         repository = self._config.models.model_repository
@@ -265,7 +265,7 @@ class Profile:
     def _check_objectives(self, model: str, measurement: Measurement) -> None:
         """Raise UsageError for an objective that is never measured, since it cannot rank configurations."""
         lacking = unmeasured(measurement, self._config.goals.of(model))
-        if lacking and not self._rehearsal:
+        if lacking:
             why = " (no GPU could be read)" if lacking[0].startswith("gpu_") else ""
             raise UsageError(f"objective {lacking[0]} of model '{model}' was not measured{why}; leave it out")
 

@@ -13,10 +13,13 @@ from tpx.analyzer.config_sweep import BadField, integer, stepped
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Bound, Constraint, WeightedObjective
 from tpx.errors import UsageError
+from tpx.options import nearest
 
 Flags = Mapping[str, tuple[str, ...]]
 """Another program's options by flag name without dashes; several values repeat the flag."""
 
+Reader = Callable[[Any], Any]
+"""Converts a YAML value; raises ValueError."""
 LISTED_WEIGHT = 10.0
 """Weight of each objective in a list, Model Analyzer's number; it matters only next to other weights."""
 
@@ -107,6 +110,19 @@ def mapping(value: object, what: str) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise ValueError(f"expected {what} as `key: value` lines, got {type(value).__name__}")
     return {str(key): item for key, item in value.items()}
+
+
+def read_fields(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """Return the fields that a map sets; a key without a value sets nothing."""
+    found: dict[str, Any] = {}
+    for key, item in mapping(value, what).items():
+        name = key.replace("-", "_")
+        if name not in readers:
+            raise ValueError(f"unknown key '{key}'{nearest(key, readers)} (there are: {', '.join(readers)})")
+        if item is not None:
+            with within(key):
+                found[name] = readers[name](item)
+    return found
 
 
 def flags(value: Any) -> Flags:

@@ -102,6 +102,8 @@ class ModelVerdict:
         """The verdict in a few words."""
         if self.finding is Finding.BETTER and self.tied:
             return "Better, tied: the cheapest is recommended"
+        if self.finding is Finding.DEFAULT and len(self.run.measured) == 1:
+            return "Only the default measured"
         return _BADGES[self.finding][0]
 
     @property
@@ -137,8 +139,9 @@ class ModelVerdict:
                 f"{self.inconclusive}"
             )
         if finding is Finding.DEFAULT:
-            better = "as good as the best" if self.tied else "best"
-            return f"the default configuration is {better}: {self._describe_figures(best)}{under}"
+            better = "is as good as the best" if self.tied else "is best"
+            better = "was the only one measured" if len(self.run.measured) == 1 else better
+            return f"the default configuration {better}: {self._describe_figures(best)}{under}"
         if default is None:
             missing = "the default configuration could not be measured"
             return f"`{best.name}` gives {self._describe_figures(best)}{under}; {missing}"

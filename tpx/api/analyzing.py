@@ -108,16 +108,9 @@ def analyze(
 
 async def _run_search(spec: ProfileSpec, stop: asyncio.Event) -> None:
     """Run the search; stop after the current measurement once `stop` is set."""
-    with open_search(spec, _ignore_event, _ignore_event) as search:
-        if search is None:
-            return
-        work = asyncio.ensure_future(search.run(("tpx.analyze",)))
-        stopped = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if stopped.done():
-            search.stop()
-        stopped.cancel()
-        await work
+    with open_search(spec, _ignore_event, _ignore_event, stop) as search:
+        if search is not None:
+            await search.run(("tpx.analyze",))
 
 
 def _ignore_event(_: Event | str) -> None:

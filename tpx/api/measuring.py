@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,6 @@ from tpx.perf.report.page import conclude
 from tpx.perf.results import LevelResult
 from tpx.perf.run import run
 from tpx.report import html
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-from collections.abc import Mapping
-from html import escape
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd

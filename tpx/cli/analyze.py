@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from tpx.cli.commands import COMMANDS, Exit, below
 from tpx.cli.help import show
 from tpx.cli.launching import measure
 from tpx.cli.messages import complain, fitted, terminal_width
+from tpx.cli.perf_terminal import EVERY_STEP, every_step
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.loops import event_loop
@@ -68,18 +70,28 @@ def profile(argv: Sequence[str]) -> int:
         repository=config.models.output_model_repository_path,
         export_path=config.output.export_path,
     )
-    verdicts = [model.verdict for model in view.models]
+    written: tuple[tuple[str, Path], ...] = ()
+    problem: TpxError | None = None
+    try:  # before anything is printed, since the reader of stdout may be gone
+        written = _write_reports(view, config)
+    except TpxError as exc:
+        problem = exc
     _print_results(view)
-    if fault is None:
-        _write_reports(view, config)
-        return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
-    complain(f"Error: {fault}")
-    complain("Everything measured before is kept: continue with --resume.")
-    try:
-        _write_reports(view, config)
-    except TpxError as exc:  # a disk too full for the journal may be too full for the report
-        complain(f"note: no report: {exc}")
-    return Exit.FAILED
+    if fault is not None:
+        complain(f"Error: {fault}")
+        complain("Everything measured before is kept: continue with --resume.")
+    if problem is None:
+        show_written(written)
+        print(f"Results: {config.output.results_path}")
+        print(f"Configurations: {config.models.output_model_repository_path}")
+    elif fault is None:
+        raise problem
+    else:  # a disk too full for the journal may be too full for the report
+        complain(f"note: no report: {problem}")
+    if fault is not None:
+        return Exit.FAILED
+    verdicts = [model.verdict for model in view.models]
+    return exit_status(run, verdicts, config.goal.require, allow_partial=config.goal.allow_partial)
 
 
 def _run_search(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementError | None:
@@ -89,6 +101,7 @@ def _run_search(config: ProfileSpec, command: tuple[str, ...]) -> MeasurementErr
             SearchProgress(
                 quiet=config.output.quiet, outlook=lambda search: outlook(search, config)
             ) as progress,
+            every_step(EVERY_STEP if config.output.verbose else 0),
             asyncio.Runner(loop_factory=event_loop) as runner,
         ):
             runner.run(measure(config, command, progress.observe, progress.say))
@@ -225,12 +238,13 @@ def _print_results(view: ReportView) -> None:
         print(wrapped(message, width))
 
 
-def _write_reports(view: ReportView, config: ProfileSpec) -> None:
+def _write_reports(view: ReportView, config: ProfileSpec) -> tuple[tuple[str, Path], ...]:
+    """Write all files of a run; return labels and paths of the reports."""
     write_csv(view, config.output.results_path)
     summary = step_summary_path() if config.output.step_summary else None
     if config.output.step_summary and summary is None:
         complain(f"note: no step summary: {STEP_SUMMARY} is not set")
-    written = write_reports(
+    return write_reports(
         view,
         ReportFiles(
             html=config.output.html_path,
@@ -243,6 +257,3 @@ def _write_reports(view: ReportView, config: ProfileSpec) -> None:
             detailed=not config.output.skip_detailed_reports,
         ),
     )
-    show_written(written)
-    print(f"Results: {config.output.results_path}")
-    print(f"Configurations: {config.models.output_model_repository_path}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tpx.analyzer.application import ConfigChange, applied, carry_out, changes_back, changes_to
-from tpx.analyzer.results.journal import ModelRead, RunStarted, read_last_run
+from tpx.analyzer.results.journal import ModelRead, read_last_run
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
@@ -20,9 +20,7 @@ def apply(argv: Sequence[str]) -> int:
     records = read_last_run(journal_of(config.export_path))
     run = Run.from_records(records)
     configuration = choose(run, config)
-    repository = config.model_repository or _find_repository(run.started)
-    if not repository.is_dir():
-        raise UsageError(f"--model-repository {repository}: no such directory")
+    repository = _find_repository(config.model_repository, run)
     measured = {record.model: record.fingerprint for record in records if isinstance(record, ModelRead)}
     changes = changes_to(configuration, repository, {} if config.force else measured)
     name = configuration.variant.name
@@ -45,9 +43,7 @@ def rollback(argv: Sequence[str]) -> int:
     run = None
     if config.export_path is not None:
         run = Run.from_records(read_last_run(journal_of(config.export_path)))
-    repository = config.model_repository or (None if run is None else _find_repository(run.started))
-    if repository is None:
-        raise UsageError("missing: --model-repository, the directory of the models, or -e, the run")
+    repository = _find_repository(config.model_repository, run)
     models = config.models
     if not models:
         applied_models = applied(repository)
@@ -120,8 +116,14 @@ def choose(run: Run, config: ApplyConfig) -> Configuration:
     return verdict.best.run.configuration
 
 
-def _find_repository(started: RunStarted) -> Path:
-    named = started.settings.get("model_repository")
-    if not isinstance(named, str):
+def _find_repository(given: Path | None, run: Run | None) -> Path:
+    """Return the model repository that is given, or else that of the run. Raises UsageError."""
+    if given is None and run is None:
+        raise UsageError("missing: --model-repository, the directory of the models, or -e, the run")
+    named = given or (run.started.settings.get("model_repository") if run else None)
+    if named is None:
         raise UsageError("missing: --model-repository, as the run does not say where its models are")
-    return Path(named)
+    repository = Path(named)
+    if not repository.is_dir():
+        raise UsageError(f"--model-repository {repository}: no such directory")
+    return repository

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from tpx.analyzer.options import ProfileSpec, read_options
 from tpx.analyzer.options.measuring import JOURNAL
 from tpx.analyzer.reports.charts import Plot
-from tpx.analyzer.values import from_yaml_text, mapping, truth, words
+from tpx.analyzer.values import Reader, from_yaml_text, mapping, read_fields, truth, within, words
 from tpx.analyzer.verdict import plural
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
@@ -38,11 +38,9 @@ def read_names(value: Any) -> tuple[ReportedConfiguration, ...]:
             found += [ReportedConfiguration(name=name) for name in words(item)]
             continue
         for name, own in item.items():
-            settings = mapping({} if own is None else own, "plots of a configuration")
-            strange = sorted(settings.keys() - {"plots"})
-            if strange:
-                raise ValueError(f"{name}: unknown key '{strange[0]}' (a configuration has: plots)")
-            found.append(ReportedConfiguration(name=str(name), plots=read_plots(settings.get("plots", {}))))
+            with within(str(name)):
+                settings = read_fields(own or {}, "plots of a configuration", {"plots": read_plots})
+                found.append(ReportedConfiguration(name=str(name), **settings))
     return tuple(found)
 
 
@@ -52,23 +50,13 @@ def read_plots(value: Any) -> tuple[Plot, ...]:
 
 
 def _parse_plot(name: str, value: Any) -> Plot:
-    own = mapping(value, f"title, x_axis and y_axis of plot '{name}'")
-    known = ("title", "x_axis", "y_axis", "monotonic")
-    for key in own:
-        if key not in known:
-            raise ValueError(
-                f"{name}: unknown key '{key}'{nearest(key, known)} (there are: {', '.join(known)})"
-            )
-    lacking = [key for key in known[1:3] if key not in own]
-    if lacking:
-        raise ValueError(f"{name}: missing: {lacking[0]}")
-    return Plot(
-        name=name,
-        title=str(own.get("title", name)),
-        x_axis=str(own["x_axis"]),
-        y_axis=str(own["y_axis"]),
-        monotonic=truth(own.get("monotonic", False)),
-    )
+    with within(name):
+        readers: dict[str, Reader] = {"title": str, "x_axis": str, "y_axis": str, "monotonic": truth}
+        own = read_fields(value, f"title, x_axis and y_axis of plot '{name}'", readers)
+        lacking = [key for key in ("x_axis", "y_axis") if key not in own]
+        if lacking:
+            raise ValueError(f"missing: {lacking[0]}")
+    return Plot(name=name, **{"title": name, **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +114,8 @@ class ReportConfig:
     )
 
     def __post_init__(self) -> None:
+        if not self.output_formats:
+            raise UsageError(f"--output-formats names none (there are: {', '.join(ENDINGS)})")
         for name in self.output_formats:
             if name not in ENDINGS:
                 why = ": charts are in the HTML page, as SVG" if name == "png" else nearest(name, ENDINGS)

@@ -1,40 +1,39 @@
 """`tpx analyze plan` and `profile --dry-run`: what would be measured, and how long it would take.
 
-The run itself is executed with a runner whose measurements always improve, so that the search takes
-every step it might take.
+The searches run over measurements that always improve, so that they take every step they might take.
 """
 
 import asyncio
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import MeasurementSpec
-from tpx.analyzer.profile import Event, ModelPlanned, Profile, TrialEnded
+from tpx.analyzer.options.spec import groups_of, spec_of
+from tpx.analyzer.probes import gpu_names
+from tpx.analyzer.profile import ModelPlanned, read_group
 from tpx.analyzer.reports.page import duration
-from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range
-from tpx.analyzer.results.run import ModelRun, Run, VariantRun
+from tpx.analyzer.results.journal import ModelRead
+from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Range, Trial, Variant
 from tpx.analyzer.runners.load import MOST_WINDOWS
 from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.trial import TrialRunner
-from tpx.analyzer.variants import OutputRepository
+from tpx.analyzer.search.spec import Mode, SearchSpec
+from tpx.analyzer.variants import configure, effective
 from tpx.analyzer.verdict import plural
 from tpx.cli.analyze_options import read_with_warnings
 from tpx.cli.commands import Exit
 from tpx.cli.launching import open_runner
 from tpx.cli.messages import terminal_width
+from tpx.errors import TpxError, UsageError
 from tpx.perf.loops import event_loop
 from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 3000
-"""Maximum trials of a plan, which notes if more would follow."""
+"""Maximum trials of a planned search; the plan notes if more would follow."""
 GROWTH = 1.1
 P99_NS = 1_000_000
 WINDOW_SHARE = 1.2
@@ -58,6 +57,40 @@ class Pace:
         return f"{stable} if each is stable at once, {longest} if none ever is"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSearch:
+    """The trials that the search of a model might ask for."""
+
+    model: str
+    trials: tuple[Trial, ...] = ()
+    configurations_at_most: int = 0
+    """Size of the space, if a budget allows only a part of it, which the results decide."""
+    defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """JSON of the models' own configurations."""
+    reason: str
+    """Reason why there is no trial."""
+    complete: bool = True
+    """False if more trials would follow."""
+
+    @property
+    def variants(self) -> list[Variant]:
+        return list({trial.variant.name: trial.variant for trial in self.trials}.values())
+
+    @property
+    def configurations(self) -> int:
+        """Number of configurations that might be tried."""
+        return max(len(self.variants), min(self.configurations_at_most, self.searched))
+
+    @property
+    def repeated(self) -> int:
+        """Number of measurements in the final rounds."""
+        return sum(trial.round > 0 for trial in self.trials)
+
+    @property
+    def searched(self) -> int:
+        return len(self.trials) - self.repeated
+
+
 def plan(argv: Sequence[str]) -> int:
     """`tpx analyze plan`, with the options of `profile`."""
     return show_plan(read_with_warnings(argv))
@@ -68,36 +101,66 @@ def show_plan(config: ProfileSpec) -> int:
     pace = pace_of(config.measurement)
     with (
         Console(stderr=True).status("Reading the models' own configurations"),
-        tempfile.TemporaryDirectory(prefix="tpx-plan-") as scratch,
+        asyncio.Runner(loop_factory=event_loop) as loop,
     ):
-        with asyncio.Runner(loop_factory=event_loop) as loop:
-            loop.run(_simulate_search(config, pace, Path(scratch)))
-        found = Run.from_records(read_last_run(Path(scratch) / "run.jsonl"))
+        searches = loop.run(plan_searches(config, open_runner(config), pace))
     width = terminal_width()
-    for model in found.models:
-        print(_format_model(model, width))
-    print("\n".join(wrapped(line, width) for line in _summarize_plan(config, found, pace)))
-    return Exit.OK if all(model.measured for model in found.models) else Exit.FAILED
+    for search in searches:
+        print(_format_search(search, width))
+    print("\n".join(wrapped(line, width) for line in _summarize_plan(config, searches, pace)))
+    return Exit.OK if all(search.trials for search in searches) else Exit.FAILED
 
 
-async def _simulate_search(config: ProfileSpec, pace: Pace, place: Path) -> None:
-    """Run the search over invented measurements, with its journal in `place`."""
-    count = 0
+async def plan_searches(config: ProfileSpec, runner: Runner, pace: Pace) -> list[PlannedSearch]:
+    """Return what the search of each model, or of several measured together, might measure."""
+    gpu = bool(gpu_names())
+    planned: list[PlannedSearch] = []
 
-    def observe(event: Event) -> None:
-        nonlocal count
-        count += isinstance(event, TrialEnded)
-        if count >= MOST_TRIALS:
-            search.stop()
+    async def read_model(model: str) -> ModelRead:
+        return ModelRead(model=model, config=effective(await runner.default_config(model)), gpu=gpu)
 
-    trials = TrialRunner(
-        PlanningRunner(open_runner(config), pace),
-        OutputRepository(place / "output", None),
-        monitoring_interval_s=config.watch.monitoring_interval,
+    try:
+        for group in groups_of(config):
+            try:
+                mode, spec = spec_of(config, group, await read_group(config, group, read_model))
+                named = tuple(trial.variant for search in planned for trial in search.trials)
+                planned.append(simulate_search(mode, replace(spec, named=named), pace))
+            except TpxError as exc:
+                if isinstance(exc, UsageError) and not planned:
+                    raise
+                planned.append(PlannedSearch(model=group.name, reason=exc.message))
+    finally:
+        await runner.close()
+    return planned
+
+
+def simulate_search(mode: Mode, spec: SearchSpec, pace: Pace) -> PlannedSearch:
+    """Run a search over measurements that improve each time, so that it takes every step it might take."""
+    search, throughput = SearchDriver(mode, spec), 1.0
+    trials: list[Trial] = []
+    while len(trials) < MOST_TRIALS and (trial := search.ask()) is not None:
+        trials.append(trial)
+        throughput *= GROWTH
+        measured = Measurement(
+            variant=trial.variant.name,
+            load=trial.load,
+            round=trial.round,
+            throughput=throughput,
+            latency=Latency(avg_ns=P99_NS, p50_ns=P99_NS, p90_ns=P99_NS, p95_ns=P99_NS, p99_ns=P99_NS),
+            throughput_range=Range(low=throughput * 0.99, high=throughput * 1.01),
+            duration_ns=pace.stable_ns,
+            cost_ns=pace.stable_ns,
+        )
+        search.tell(trial, measured)
+    decisions = search.history.decisions
+    return PlannedSearch(
+        model=spec.facts.model,
+        trials=tuple(trials),
+        configurations_at_most=search.history.space_size if search.history.spent else 0,
+        defaults=spec.defaults,
+        reason=decisions[0].text if decisions else "",
+        complete=search.ask() is None,
     )
-    with Journal(place / "run.jsonl") as journal:
-        search = Profile(config, trials, journal, observe, rehearsal=True)
-        await search.run(("tpx", "analyze", "plan"))
 
 
 def pace_of(measurement: MeasurementSpec) -> Pace:
@@ -113,103 +176,48 @@ def pace_of(measurement: MeasurementSpec) -> Pace:
 def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     """Return a sentence on what the search of a model may measure, and how long that takes."""
     pace = pace_of(config.measurement)
-    search = SearchDriver(planned.mode, planned.spec)
-    made_up = MadeUp(pace)
-    configurations, count, final = set(), 0, 0
-    while count < MOST_TRIALS and (trial := search.ask()) is not None:
-        configurations.add(trial.variant.name)
-        count += 1
-        final += trial.round > 0
-        measured = made_up.measurement(trial.load)
-        search.tell(trial, replace(measured, variant=trial.variant.name, round=trial.round))
+    search = simulate_search(planned.mode, planned.spec, pace)
+    measurements = plural(search.searched, "measurement")
     text = (
-        f"{planned.model}: at most {plural(count - final, 'measurement')} of "
-        f"{plural(len(configurations), 'configuration')} and {plural(final, 'final repetition')}, "
-        f"{pace.describe(count - final, final)}"
+        f"{search.model}: at most {measurements} of {plural(search.configurations, 'configuration')} and "
+        f"{plural(search.repeated, 'final repetition')}, {pace.describe(search.searched, search.repeated)}"
     )
     budget = config.budget.budget
-    return text if budget is None else f"{text}; the budget of {duration(round(budget * 1e9))} ends it before"
+    return (
+        text if budget is None else f"{text}; the budget of {duration(round(budget * 1e9))} may end it sooner"
+    )
 
 
-@dataclass(slots=True)
-class MadeUp:
-    """Measurements that improve each time, so that a search takes every step it might take."""
-
-    _pace: Pace
-    _throughput: float = 1.0
-
-    def measurement(self, load: LoadPoint) -> Measurement:
-        """Return the next measurement."""
-        self._throughput *= GROWTH
-        value = self._throughput
-        return Measurement(
-            variant="",
-            load=load,
-            throughput=value,
-            latency=Latency(avg_ns=P99_NS, p50_ns=P99_NS, p90_ns=P99_NS, p95_ns=P99_NS, p99_ns=P99_NS),
-            throughput_range=Range(low=value * 0.99, high=value * 1.01),
-            duration_ns=self._pace.stable_ns,
-            cost_ns=self._pace.stable_ns,
-        )
-
-
-class PlanningRunner:
-    """Implements Runner with the configurations of a real runner and made-up measurements."""
-
-    def __init__(self, runner: Runner, pace: Pace) -> None:
-        self._runner = runner
-        self._made_up = MadeUp(pace)
-
-    @property
-    def server(self) -> None:
-        return None
-
-    async def default_config(self, model: str) -> dict[str, object]:
-        return await self._runner.default_config(model)
-
-    async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
-        """Do nothing: a plan loads no model."""
-
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:  # noqa: ARG002
-        return self._made_up.measurement(load)
-
-    async def close(self) -> None:
-        await self._runner.close()
-
-
-def repetitions(model: ModelRun) -> int:
-    """Return the number of measurements in the final rounds."""
-    return sum(len(variant.repetitions) for variant in model.variants)
-
-
-def _format_model(model: ModelRun, width: int | None) -> str:
-    if not model.measured:
-        return f"{model.model} cannot be profiled: {model.failure_reason}\n"
-    count = len(model.variants)
+def _format_search(search: PlannedSearch, width: int | None) -> str:
+    if not search.trials:
+        return f"{search.model} cannot be profiled: {search.reason}\n"
+    count = search.configurations
     title = (
-        f"{model.model}: at most {model.measurement_count} measurements of {count} "
-        f"configuration{'s' if count != 1 else ''}, and {repetitions(model)} final repetitions"
+        f"{search.model}: at most {search.searched} measurements of {plural(count, 'configuration')}, and "
+        f"{search.repeated} final repetitions"
     )
     rows: list[tuple[str, ...]] = []
-    for each in model.variants[:CONFIGURATIONS_SHOWN]:
-        most = each.configuration.max_batch_size
-        parts = [each.configuration.instance_group, f"batches of up to {most}" if most else "no batches"]
-        parts += ["dynamic batching"] * each.configuration.dynamic_batching
-        rows.append((each.variant.name, ", ".join(parts), _format_loads(each)))
+    for variant in search.variants[:CONFIGURATIONS_SHOWN]:
+        own = configure(variant, search.defaults.get(variant.model, {}), search.defaults)
+        most = own.max_batch_size
+        parts = [own.instance_group, f"batches of up to {most}" if most else "no batches"]
+        parts += ["dynamic batching"] * own.dynamic_batching
+        loads = [t.load for t in search.trials if t.variant == variant and not t.round]
+        rows.append((variant.name, ", ".join(parts), _format_loads(loads)))
     lines = [title]
     headers: tuple[str, ...] = ("Configuration", "Settings", "Loads")
     if len({loads for *_, loads in rows}) == 1:
         lines.append(f"  each under {rows[0][2]}")
         headers, rows = headers[:2], [row[:2] for row in rows]
     table = Table(title="", headers=headers, rows=tuple(rows), padding=1)
-    left = f"... and {count - CONFIGURATIONS_SHOWN} more\n" if count > CONFIGURATIONS_SHOWN else ""
+    left = f"... and {count - len(rows)} more\n" if count > len(rows) else ""
     return "\n".join([*(wrapped(line, width) for line in lines), table.to_console(width), left])
 
 
-def _format_loads(variant: VariantRun) -> str:
+def _format_loads(loads: Iterable[LoadPoint]) -> str:
     """Return text such as `concurrency 1, 2, 4`, per batch size."""
     groups: dict[tuple[str, tuple[int, ...]], list[str]] = {}
-    for load in (measured.load for measured in variant.measurements):
+    for load in loads:
         groups.setdefault((load.kind.replace("_", " "), load.batch_sizes), []).append(
             "+".join(str(part.value) for part in load.members or (load,))
         )
@@ -219,9 +227,9 @@ def _format_loads(variant: VariantRun) -> str:
     )
 
 
-def _summarize_plan(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
-    searched = sum(model.measurement_count for model in found.models)
-    final = sum(map(repetitions, found.models))
+def _summarize_plan(config: ProfileSpec, searches: Sequence[PlannedSearch], pace: Pace) -> list[str]:
+    searched = sum(search.searched for search in searches)
+    final = sum(search.repeated for search in searches)
     lines = [
         f"In total: at most {searched + final} measurements, {pace.describe(searched, final)}; fewer if more "
         "load or larger batches gain nothing.",
@@ -229,10 +237,13 @@ def _summarize_plan(config: ProfileSpec, found: Run, pace: Pace) -> list[str]:
     ]
     if config.budget.budget is not None:
         lines.append(
-            f"The budget of {duration(round(config.budget.budget * 1e9))} for each model ends it before."
+            f"The budget of {duration(round(config.budget.budget * 1e9))} for each model may end it sooner."
         )
-    if found.outcome != "complete":
-        lines.append(f"The plan was followed for {MOST_TRIALS} measurements only: more would come.")
+    cut = [search.model for search in searches if not search.complete]
+    if cut:
+        lines.append(
+            f"The plan of {', '.join(cut)} was followed for {MOST_TRIALS} measurements only: more would come."
+        )
     return lines
 
 

@@ -13,14 +13,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from tpx.cli.commands import COMMANDS, Exit, below
-from tpx.cli.help import show
+from tpx.cli.commands import Exit
 from tpx.cli.interrupts import until_interrupted
 from tpx.cluster import client
 from tpx.cluster.balancer import ReplicaRoute, Slots, envoy_config, haproxy_config
 from tpx.cluster.spec import ClusterAddress, from_plain, read_spec
-from tpx.errors import TpxError, UsageError
-from tpx.options import from_argv, group, nearest, option, required
+from tpx.errors import UsageError
+from tpx.options import from_argv, group, option, required
 from tpx.protocol.json_values import JsonObject
 from tpx.ray_driver import connected
 
@@ -59,21 +58,6 @@ class ConfigConfig:
 
     place: ClusterAddress = group(ClusterAddress, "Cluster")
     envoy: bool = option(False, "print Envoy's configuration as YAML instead of HAProxy's")
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run `tpx cluster COMMAND`; returns the exit status."""
-    if not argv:
-        return show(("cluster",))
-    name = argv[0]
-    if ("cluster", name) in COMMANDS:
-        return COMMANDS["cluster", name].function()(argv[1:])
-    known = below(("cluster",))
-    print(
-        f"error: no command 'tpx cluster {name}'{nearest(name, known)} (has: {', '.join(known)})",
-        file=sys.stderr,
-    )
-    return Exit.FAILED
 
 
 def up(argv: Sequence[str]) -> int:
@@ -245,10 +229,6 @@ def table(status: JsonObject) -> Table:
 def _run_with_ray(action: Callable[[TextIO], None]) -> int:
     """Run `action` with stdout for its results; redirect everything that Ray prints meanwhile to stderr."""
     out = sys.stdout
-    try:
-        with redirect_stdout(sys.stderr):
-            action(out)
-    except TpxError as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return Exit.FAILED
+    with redirect_stdout(sys.stderr):
+        action(out)
     return Exit.OK

@@ -50,8 +50,8 @@ Path = tuple[str, ...]
 class Command:
     """A command or a group of commands; modules are named here and imported on use."""
 
-    run: str
-    """`module:function`, which takes the remaining arguments and returns the exit code."""
+    run: str = ""
+    """`module:function`, which takes the remaining arguments and returns the exit code; empty for a group."""
     summary: str
     config: str = ""
     """`module:class` of the options; empty for a group."""
@@ -157,9 +157,7 @@ COMMANDS: dict[Path, Command] = {
         summary="The same as `profile`; Model Analyzer's former name for it.",
         exits=ANALYZE,
     ),
-    ("cluster",): Command(
-        run="tpx.cli.cluster:main", summary="Run replicas of `tpx serve` on a Ray cluster, behind HAProxy."
-    ),
+    ("cluster",): Command(summary="Run replicas of `tpx serve` on a Ray cluster, behind HAProxy."),
     ("cluster", "up"): Command(
         run="tpx.cli.cluster:up",
         config="tpx.cluster.spec:ClusterSpec",

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpx.cli.messages import complain, show
-from tpx.errors import TpxError, UsageError
+from tpx.errors import UsageError
 from tpx.options import from_argv, nearest, option
 from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability, inspect
 
@@ -39,14 +39,10 @@ class DoctorConfig:
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx doctor` with these arguments; return the exit code."""
-    try:
-        config = from_argv(DoctorConfig, argv)
-        with Console(stderr=True).status("Checking what is installed"):
-            found = inspect(timeout_s=config.timeout_secs, backend_directory=config.backend_directory)
-        faults = [_explain_unusable(found, name) for name in config.require]
-    except TpxError as exc:
-        complain(f"error: {exc}")
-        return 1
+    config = from_argv(DoctorConfig, argv)
+    with Console(stderr=True).status("Checking what is installed"):
+        found = inspect(timeout_s=config.timeout_secs, backend_directory=config.backend_directory)
+    faults = [_explain_unusable(found, name) for name in config.require]
     if config.json:
         print(json.dumps(asdict(found), indent=2, default=lambda state: state.value))
     else:
@@ -59,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
             *(Text(f"  {each.name}: {each.remedy}") for each in remedies),
         )
     for fault in filter(None, faults):
-        complain(f"error: {fault}")
+        complain(f"Error: {fault}")
     return 1 if any(faults) else 0
 
 

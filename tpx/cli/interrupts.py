@@ -66,8 +66,8 @@ def until_interrupted(polled: Iterable[T]) -> Iterator[T]:
 
 
 class Interrupts:
-    """Ctrl-C during a run: the first lets measurements in progress finish and writes results; the
-    second ends the run at once.
+    """Ctrl-C during a run: the first lets measurements in progress finish and writes results; the one after
+    the last of `notices` ends the run at once.
 
     The first also ends it at once if nothing has begun.
     """
@@ -77,11 +77,13 @@ class Interrupts:
         begun: Callable[[], bool],
         notice: Callable[[str], None],
         clock: Callable[[], int] = time.monotonic_ns,
+        notices: Iterable[str] = ("interrupted: finishing this level; press Ctrl-C again to stop at once",),
     ) -> None:
         self.stop = asyncio.Event()
         self.at_once = False
         self._begun = begun
         self._notice = notice
+        self._notices = iter(notices)
         self._clock = clock
         self._last_signal_ns = -SAME_NS
 
@@ -105,8 +107,9 @@ class Interrupts:
         if now_ns - self._last_signal_ns < SAME_NS:
             return
         self._last_signal_ns = now_ns
-        if self._begun() and not self.stop.is_set():
-            self._notice("interrupted: finishing this level; press Ctrl-C again to stop at once")
+        notice = next(self._notices, "") if self._begun() else ""
+        if notice:
+            self._notice(notice)
         else:
             self.at_once = True
             work.cancel()

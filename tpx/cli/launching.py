@@ -26,15 +26,12 @@ from tpx.analyzer.runners.servers import (
     ServerControl,
     StartServer,
 )
-from tpx.analyzer.trial import Gate, TrialRunner, Trials
+from tpx.analyzer.trial import TrialRunner, Trials
 from tpx.analyzer.variants import OutputRepository
-from tpx.cli.interrupts import ENDING
+from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 
 IN_PROCESS = "tpx.cli.inprocess"
-AT_ONCE = 3
-"""Number of interrupts that end a run without waiting for anything, as in Model Analyzer."""
-
 Say = Callable[[str], None]
 
 
@@ -42,42 +39,27 @@ async def measure(config: ProfileSpec, command: tuple[str, ...], observe: Observ
     """Run all trials that are not in the journal yet. Every result is in the journal, however the run
     ends.
 
-    The first Ctrl-C ends the run after the measurement in progress, the third at once.
+    The first Ctrl-C ends the run after the measurement in progress, the third at once, as in Model Analyzer.
     """
-    with open_search(config, observe, say) as search:
-        if search is None:
-            return
-        work = asyncio.ensure_future(search.run(command))
-        interrupts = 0
-
-        def interrupt() -> None:
-            nonlocal interrupts
-            interrupts += 1
-            if interrupts == 1:
-                search.stop()
-                say("interrupted: finishing this measurement; two more Ctrl-C stop at once")
-            elif interrupts < AT_ONCE:
-                say("still finishing this measurement; one more Ctrl-C stops at once, and loses it alone")
-            else:
-                work.cancel()
-
-        loop = asyncio.get_running_loop()
-        for number in ENDING:
-            loop.add_signal_handler(number, interrupt)
-        try:
-            await work
-        except asyncio.CancelledError:
-            if interrupts < AT_ONCE:
-                raise
-        finally:
-            for number in ENDING:
-                loop.remove_signal_handler(number)
+    interrupts = Interrupts(
+        lambda: True,
+        say,
+        notices=(
+            "interrupted: finishing this measurement; two more Ctrl-C stop at once",
+            "still finishing this measurement; one more Ctrl-C stops at once, and loses it alone",
+        ),
+    )
+    with open_search(config, observe, say, interrupts.stop) as search:
+        if search is not None:
+            await interrupts.run(search.run(command))
 
 
 @contextmanager
-def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Profile | None]:
+def open_search(
+    config: ProfileSpec, observe: Observer, say: Say, stop: asyncio.Event
+) -> Iterator[Profile | None]:
     """Open everything a run needs: runner, repository of variants and journal. Yields None if it is
-    complete.
+    complete. Once `stop` is set, it ends after the current measurement.
     """
     earlier = _read_earlier_run(config, say) if config.output.resume or config.output.retry_failed else None
     if earlier is not None and earlier.complete:
@@ -97,21 +79,16 @@ def open_search(config: ProfileSpec, observe: Observer, say: Say) -> Iterator[Pr
             trials = stack.enter_context(nodes_of(config, open_trials, repository, say))
         else:
             trials = open_trials(config, repository)
-        yield Profile(config, trials, journal, observe, earlier)
+        yield Profile(config, trials, journal, observe, earlier, stop)
 
 
 def open_trials(config: ProfileSpec, repository: OutputRepository) -> TrialRunner:
     """Return the TrialRunner for this machine."""
-    gate = Gate(
-        tolerance=config.axes.accuracy_tolerance,
-        seed=config.budget.seed,
-        shapes={shape.name: shape.dims for shape in config.measurement.shape},
-    )
     return TrialRunner(
         open_runner(config),
         repository,
         monitoring_interval_s=config.watch.monitoring_interval,
-        gate=gate,
+        tolerance=config.axes.accuracy_tolerance,
         gpus=config.server.chosen_gpus,
     )
 

@@ -1,5 +1,6 @@
 """`tpx COMMAND ...`: finds the command, imports only that, and exits with its status."""
 
+import errno
 import gc
 import os
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from tpx import __version__
 from tpx.cli.commands import COMMANDS, Exit, below, command_of
 from tpx.cli.messages import complain
+from tpx.errors import TpxError
 from tpx.options import nearest
 
 _HELP_FLAGS = {"-h", "-?", "--help", "--help-all"}
@@ -23,12 +25,19 @@ def main() -> None:
         gc.disable()
     try:
         status = run(sys.argv[1:])
+        sys.stdout.flush()
     except KeyboardInterrupt:
         status = Exit.INTERRUPTED
     except BrokenPipeError:
         # the reader has closed our output (`tpx perf | head`), so there is nowhere to report it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC or exc.filename:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        complain(f"Error: cannot write to stdout: {exc.strerror}")
+        status = Exit.FAILED
     sys.exit(status)
 
 
@@ -52,9 +61,16 @@ def run(argv: Sequence[str]) -> int:
     flag = next((i for i, word in enumerate(argv) if word in _HELP_FLAGS), None)
     if not argv or flag is not None or "help" in argv[:2]:
         return _show_help(argv, len(argv) if flag is None else flag)
-    if (argv[0],) not in COMMANDS:
-        return _reject_command(argv[0], ())
-    return COMMANDS[argv[0],].function()(argv[1:])
+    path = command_of(argv[:1])
+    if path and not COMMANDS[path].run:
+        path = command_of(argv)
+    if not path or not COMMANDS[path].run:
+        return _reject_command(argv[len(path)], path) if argv[len(path) :] else _show_help(argv, len(argv))
+    try:
+        return COMMANDS[path].function()(argv[len(path) :])
+    except TpxError as exc:
+        complain(f"Error: {exc}")
+        return Exit.FAILED
 
 
 def version(_: Sequence[str]) -> int:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.cli.messages import complain, terminal_width
-from tpx.errors import TpxError
+from tpx.cli.messages import terminal_width
 from tpx.options import from_argv, option
 from tpx.report.text import Table
 
@@ -27,13 +26,9 @@ def main(argv: Sequence[str]) -> int:
     """Run `tpx quickstart` with these arguments; return the exit status."""
     from tpx import examples
 
-    try:
-        config = from_argv(QuickstartConfig, argv)
-        names = (*config.models, *(("photo_ensemble",) if config.dali else ())) or examples.servable()
-        written = examples.write(config.directory, names, overwrite=config.overwrite)
-    except TpxError as exc:
-        complain(f"Error: {exc}")
-        return 1
+    config = from_argv(QuickstartConfig, argv)
+    names = (*config.models, *(("photo_ensemble",) if config.dali else ())) or examples.servable()
+    written = examples.write(config.directory, names, overwrite=config.overwrite)
     rows = tuple((m.name, m.description, "kept" if m.kept else "written") for m in written)
     table = Table(title="", headers=("Model", "What it is", "State"), rows=rows, padding=0)
     print(table.to_console(terminal_width()))

@@ -132,7 +132,7 @@ def test_a_failed_configuration_is_shown_with_its_reason(replay: Replay) -> None
     text = read(page).text
     assert "Failed trials" in text
     assert "'alexnet_config_0' at concurrency 1 was not recorded" in text
-    assert "Default is best" in text
+    assert "Only the default measured" in text
 
 
 def test_a_gain_within_the_tolerance_is_called_a_tie(replay: Replay) -> None:

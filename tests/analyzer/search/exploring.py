@@ -1,7 +1,8 @@
 """Searches carried out on a simulated server, in virtual time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tests.analyzer.simulated import Noise, SimulatedServer, Surface
 from tpx.analyzer.objectives import rank
@@ -10,13 +11,12 @@ from tpx.analyzer.results.measurement import Configuration, Decision, LoadPoint,
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
+from tpx.analyzer.search.ranges import LoadSpace, StrategySpec
 from tpx.analyzer.search.spec import (
     Extras,
     Limits,
-    LoadSpace,
     Mode,
     OptunaTrials,
-    SearchRange,
     SearchSpace,
     SearchSpec,
 )
@@ -31,16 +31,19 @@ DEFAULT = {"max_batch_size": 8, "dynamic_batching": {}}
 def space(
     *,
     loads: Sequence[int] = DOUBLINGS,
+    batch_sizes: tuple[int, ...] = (1,),
     until_plateau: bool = True,
     instances: tuple[int, int] = (1, 5),
     max_batch_sizes: tuple[int, int] = (1, 128),
     extras: Extras | None = None,
 ) -> SearchSpace:
     return SearchSpace(
-        loads=LoadSpace(values=tuple(loads), until_plateau=until_plateau),
-        instances=SearchRange(name="instance-count", minimum=instances[0], maximum=instances[1]),
-        max_batch_sizes=SearchRange(
-            name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]
+        loads=LoadSpace(values=tuple(loads), batch_sizes=batch_sizes, until_plateau=until_plateau),
+        strategy=StrategySpec(
+            run_config_search_min_instance_count=instances[0],
+            run_config_search_max_instance_count=instances[1],
+            run_config_search_min_model_batch_size=max_batch_sizes[0],
+            run_config_search_max_model_batch_size=max_batch_sizes[1],
         ),
         extras=extras or Extras(),
     )
@@ -53,11 +56,13 @@ def search_spec(
     goals: Goals | None = None,
     limits: Limits | None = None,
     trials: OptunaTrials | None = None,
+    **strategy: Any,
 ) -> SearchSpec:
+    within = within or space()
     return SearchSpec(
         facts=facts,
         default=DEFAULT if facts.max_batch_size else {},
-        space=within or space(),
+        space=replace(within, strategy=replace(within.strategy, **strategy)),
         goals=goals or Goals(),
         limits=limits or Limits(),
         trials=trials or OptunaTrials(),

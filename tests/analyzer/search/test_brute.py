@@ -4,29 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.analyzer.search.exploring import space
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.search.spec import Limits, LoadSpace, SearchRange, SearchSpace, SearchSpec
+from tpx.analyzer.search.spec import Limits, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
 
 Surface = Callable[[Trial], float | None]
-
-
-def space(
-    *,
-    concurrencies: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
-    batch_sizes: tuple[int, ...] = (1,),
-    until_plateau: bool = True,
-    instances: tuple[int, int] = (1, 5),
-    max_batch_sizes: tuple[int, int] = (1, 128),
-) -> SearchSpace:
-    return SearchSpace(
-        loads=LoadSpace(values=concurrencies, batch_sizes=batch_sizes, until_plateau=until_plateau),
-        instances=SearchRange(name="instance-count", minimum=instances[0], maximum=instances[1]),
-        max_batch_sizes=SearchRange(
-            name="model-batch-size", minimum=max_batch_sizes[0], maximum=max_batch_sizes[1]
-        ),
-    )
 
 
 def brute(facts: ModelFacts, space: SearchSpace) -> SearchDriver:
@@ -77,7 +61,7 @@ def test_the_full_space_of_a_batching_model_is_451_measurements() -> None:
 
 
 def test_the_default_comes_first_and_variants_are_numbered_in_order() -> None:
-    search = brute(BATCHING, space(concurrencies=(1,), instances=(1, 2), max_batch_sizes=(1, 4)))
+    search = brute(BATCHING, space(loads=(1,), instances=(1, 2), max_batch_sizes=(1, 4)))
     trials = walk(search, growing)
     assert [(t.variant.name, t.variant.delta) for t in trials] == [
         ("m_config_default", {}),
@@ -96,19 +80,19 @@ def test_the_default_comes_first_and_variants_are_numbered_in_order() -> None:
 
 
 def test_a_model_without_batching_varies_only_its_instances() -> None:
-    trials = walk(brute(FIXED, space(concurrencies=(1,))), growing)
+    trials = walk(brute(FIXED, space(loads=(1,))), growing)
     assert names(trials) == ["m_config_default", *(f"m_config_{i}" for i in range(5))]
     assert trials[-1].variant.delta == {"instance_group": [{"count": 5, "kind": "KIND_CPU"}]}
 
 
 def test_a_sequence_model_gets_no_dynamic_batching() -> None:
     facts = ModelFacts(model="m", max_batch_size=4, can_batch_dynamically=False)
-    trials = walk(brute(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 1))), growing)
+    trials = walk(brute(facts, space(loads=(1,), instances=(1, 1), max_batch_sizes=(1, 1))), growing)
     assert "dynamic_batching" not in trials[-1].variant.delta
 
 
 def test_minimum_batch_sizes_are_doubled_up_to_the_maximum() -> None:
-    search = brute(BATCHING, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(3, 15)))
+    search = brute(BATCHING, space(loads=(1,), instances=(1, 1), max_batch_sizes=(3, 15)))
     assert [size_of(t) for t in walk(search, growing)[1:]] == [3, 6, 12]
 
 
@@ -116,7 +100,7 @@ def test_larger_batch_sizes_are_not_tried_once_one_brings_nothing() -> None:
     def flat_from_four(trial: Trial) -> float:
         return float(min(size_of(trial), 4) * 100)
 
-    search = brute(BATCHING, space(concurrencies=(1,), instances=(1, 2)))
+    search = brute(BATCHING, space(loads=(1,), instances=(1, 2)))
     trials = walk(search, flat_from_four)
     assert [size_of(t) for t in trials[1:]] == [1, 2, 4, 8, 1, 2, 4, 8]
     assert search.history.decisions[-1].text == (
@@ -129,7 +113,7 @@ def test_a_failed_variant_ends_the_walk_over_batch_sizes_but_not_the_search() ->
     def breaks_at_two(trial: Trial) -> float | None:
         return None if size_of(trial) == 2 else growing(trial)
 
-    search = brute(BATCHING, space(concurrencies=(1, 2), instances=(1, 2)))
+    search = brute(BATCHING, space(loads=(1, 2), instances=(1, 2)))
     trials = walk(search, breaks_at_two)
     assert [size_of(t) for t in trials[2:]] == [1, 1, 2, 1, 1, 2]
     assert [d.text for d in search.history.decisions if d.variant == "m_config_1"] == [
@@ -140,7 +124,7 @@ def test_a_failed_variant_ends_the_walk_over_batch_sizes_but_not_the_search() ->
 
 def test_preferred_batch_sizes_that_do_not_fit_a_variant_are_dropped_from_it() -> None:
     facts = ModelFacts(model="m", max_batch_size=8, preferred_batch_sizes=(2, 4))
-    search = brute(facts, space(concurrencies=(1,), instances=(1, 1), max_batch_sizes=(1, 4)))
+    search = brute(facts, space(loads=(1,), instances=(1, 1), max_batch_sizes=(1, 4)))
     trials = walk(search, growing)
     assert [t.variant.delta.get("dynamic_batching") for t in trials] == [
         None,
@@ -156,7 +140,7 @@ def test_preferred_batch_sizes_that_do_not_fit_a_variant_are_dropped_from_it() -
 
 def test_client_batches_above_max_batch_size_are_left_out_and_the_walk_goes_on() -> None:
     facts = ModelFacts(model="m", max_batch_size=4)
-    chosen = space(concurrencies=(1,), batch_sizes=(4,), instances=(1, 1), max_batch_sizes=(1, 4))
+    chosen = space(loads=(1,), batch_sizes=(4,), instances=(1, 1), max_batch_sizes=(1, 4))
     trials = walk(brute(facts, chosen), growing)
     assert [(t.variant.name, t.load.batch_size) for t in trials] == [
         ("m_config_default", 4),

@@ -9,7 +9,8 @@ from tests.analyzer.search.exploring import FIXED, search_spec, space
 from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import Latency, Measurement, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
-from tpx.analyzer.search.spec import Limits, LoadSpace, SearchSpace
+from tpx.analyzer.search.ranges import LoadSpace
+from tpx.analyzer.search.spec import Limits, SearchSpace
 
 
 def loads_measured(
@@ -27,8 +28,8 @@ def loads_measured(
         within=within or space(instances=(1, 1), loads=(1, 2, 4, 8, 16, 32)),
         goals=goals,
         limits=Limits(final_rounds=0),
+        run_config_search_max_binary_search_steps=steps,
     )
-    asked = replace(asked, refine_steps=steps)
     search = SearchDriver("brute", asked)
     loads = []
     while (trial := search.ask()) is not None:

@@ -13,7 +13,8 @@ from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import STRATEGIES, SearchDriver
 from tpx.analyzer.search.explorer import nearest_step
 from tpx.analyzer.search.local_search import dominates, figures_of, front
-from tpx.analyzer.search.spec import Extras, Limits, LoadSpace, Mode, OptunaTrials
+from tpx.analyzer.search.ranges import LoadSpace
+from tpx.analyzer.search.spec import Extras, Limits, Mode, OptunaTrials
 from tpx.analyzer.search.tpe import worth
 
 NOISY = Noise(spread=0.02, drift=0.03)
@@ -175,7 +176,7 @@ def test_instances_times_threads_never_exceed_the_cores() -> None:
 
 def test_optuna_tries_as_many_configurations_as_it_is_told() -> None:
     six = OptunaTrials(optuna_max_trials=6, use_concurrency_formula=True)
-    asked = replace(search_spec(trials=six), sweep_best=False)
+    asked = search_spec(trials=six, concurrency_sweep_disable=True)
     trials = [t for t in explore("optuna", asked, server_for(asked, seed=1)).trials if not t.round]
     configurations = {t.variant.name for t in trials if not t.variant.is_default}
     assert len(configurations) <= 6

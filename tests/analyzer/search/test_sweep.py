@@ -5,7 +5,7 @@ import pytest
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Decision, Measurement, Trial, TrialFailure, Variant
 from tpx.analyzer.search.history import History
-from tpx.analyzer.search.spec import LoadSpace
+from tpx.analyzer.search.ranges import LoadSpace
 from tpx.analyzer.search.sweep import Swept, plateau_gain, sweep
 
 VARIANT = Variant(model="m", name="m_config_default")

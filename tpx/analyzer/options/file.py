@@ -45,7 +45,10 @@ def check_options(config: ProfileSpec) -> ProfileSpec:
     repository = config.models.model_repository
     if repository is None:
         if config.server.triton_launch_mode != "remote":
-            raise UsageError("missing: --model-repository, the directory that holds the models")
+            raise UsageError(
+                "missing: --model-repository, the directory that holds the models (-m NAME is a model unless "
+                "there is such a directory)"
+            )
         return config
     if not repository.is_dir():
         raise UsageError(f"--model-repository {repository}: no such directory")

@@ -42,9 +42,9 @@ class GoalSpec:
         None, "weight of one model among several: set it for each model in the file"
     )
     latency_budget: float | None = option(
-        None, "maximum p99 latency in milliseconds", metavar="MS", common=True
+        None, "maximum p99 latency in milliseconds", metavar="MS", common=True, above=0
     )
-    min_throughput: float | None = option(None, "minimum inferences per second", metavar="N")
+    min_throughput: float | None = option(None, "minimum inferences per second", metavar="N", above=0)
     require: tuple[Gate, ...] = option(
         (),
         "exit with an error unless the verdict is satisfied (4: no configuration satisfies the "

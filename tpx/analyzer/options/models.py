@@ -1,14 +1,16 @@
 """Model options: the models to profile, in every form that the file allows, and their location."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigSweep, read_sweep
 from tpx.analyzer.results.goals import Constraint, WeightedObjective
+from tpx.analyzer.search.ranges import ModelParameters
 from tpx.analyzer.values import (
     Flags,
+    Reader,
     environment,
     flags,
     from_yaml_text,
@@ -16,23 +18,13 @@ from tpx.analyzer.values import (
     number,
     numbers,
     read_constraints,
+    read_fields,
     read_objectives,
     truth,
     within,
     words,
 )
-from tpx.options import nearest, option
-
-Reader = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelParameters:
-    """The loads of one model; an empty tuple uses the run's."""
-
-    batch_sizes: tuple[int, ...] = ()
-    concurrency: tuple[int, ...] = ()
-    request_rate: tuple[int, ...] = ()
+from tpx.options import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,22 +64,9 @@ def parse_models(text: str) -> tuple[ModelToProfile, ...]:
 
 def _parse_model(name: str, own: Any) -> ModelToProfile:
     with within(name):
-        settings = _read_fields({} if own is None else own, "settings of a model", _SETTINGS)
+        settings = read_fields({} if own is None else own, "settings of a model", _SETTINGS)
         sweep = settings.pop("model_config_parameters", ConfigSweep())
         return ModelToProfile(name=name, sweep=sweep, **settings)
-
-
-def _read_fields(value: Any, what: str, readers: Mapping[str, Reader]) -> dict[str, Any]:
-    """Return the fields that a map sets; a key without a value sets nothing."""
-    found: dict[str, Any] = {}
-    for key, item in mapping(value, what).items():
-        name = key.replace("-", "_")
-        if name not in readers:
-            raise ValueError(f"unknown key '{key}'{nearest(key, readers)} (there are: {', '.join(readers)})")
-        if item is not None:
-            with within(key):
-                found[name] = readers[name](item)
-    return found
 
 
 def docker_args(value: Any) -> Mapping[str, object]:
@@ -111,7 +90,7 @@ _LOADS: Mapping[str, Reader] = dict.fromkeys(("batch_sizes", "concurrency", "req
 _SETTINGS: Mapping[str, Reader] = {
     "cpu_only": truth,
     "weighting": _parse_weighting,
-    "parameters": lambda value: ModelParameters(**_read_fields(value, "loads", _LOADS)),
+    "parameters": lambda value: ModelParameters(**read_fields(value, "loads", _LOADS)),
     "objectives": read_objectives,
     "constraints": read_constraints,
     "model_config_parameters": read_sweep,

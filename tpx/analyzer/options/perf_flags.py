@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tpx.analyzer.options.models import ModelParameters
+from tpx.analyzer.search.ranges import ModelParameters
 from tpx.analyzer.values import Flags, numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
@@ -68,7 +68,7 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
         known = RENAMED.get(name, name)
         if known in NO_LOADS:
             raise UsageError(
-                f"perf_analyzer_flags: {name}: configurations are compared under a concurrency, a request "
+                f"{name}: configurations are compared under a concurrency, a request "
                 "rate, or request-intervals"
             )
         if (known in DECIDED and known not in OBEYED) or (known in LOADS and known != "request-intervals"):
@@ -76,7 +76,7 @@ def perf_words(flags: Flags) -> tuple[str, ...]:
         field = fields.get(known)
         if field is None:
             near = nearest(name, (*fields, *DECIDED, *LOADS, *RENAMED))
-            raise UsageError(f"perf_analyzer_flags: unknown option '{name}'{near}")
+            raise UsageError(f"unknown option '{name}'{near}")
         for value in values:
             if not field.is_switch:
                 words.append(f"--{known}={value}")

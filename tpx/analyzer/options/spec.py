@@ -11,9 +11,9 @@ from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.options.measuring import GoalSpec, MeasurementSpec, ProfileOutputSpec, WatchSpec
 from tpx.analyzer.options.models import ModelsSpec, ModelToProfile
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
-from tpx.analyzer.options.search import LoadsSpec, StrategySpec
 from tpx.analyzer.options.server import DockerSpec, LaunchSpec
 from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.search.ranges import LoadsSpec, StrategySpec
 from tpx.analyzer.search.spec import (
     Extras,
     Limits,
@@ -72,10 +72,7 @@ class ProfileSpec:
 
         own = flag_loads(self._resolve_flags(model, "perf_analyzer_flags"), model.parameters)
         return SearchSpace(
-            loads=self.loads.space(own, self.strategy),
-            instances=self.strategy.instances,
-            max_batch_sizes=self.strategy.max_batch_sizes,
-            extras=self.axes,
+            loads=self.loads.space(own, self.strategy), strategy=self.strategy, extras=self.axes
         )
 
     @property
@@ -235,13 +232,9 @@ def spec_of(
         space=replace(space, loads=replace(space.loads, until_plateau=plateau)),
         goals=config.goals.of(group.name),
         limits=config.budget,
-        refine_steps=config.strategy.run_config_search_max_binary_search_steps,
-        sweep_best=not config.strategy.concurrency_sweep_disable,
         deltas=deltas,
         members=members,
         sweep=ConfigSweep() if together or first.name in names else first.sweep,
-        in_ranges=not config.strategy.run_config_search_disable,
-        early_exit=config.strategy.early_exit_enable,
         trials=config.optuna,
     )
     return "manual" if as_it_is else _choose_mode(config, spec), spec
@@ -263,7 +256,7 @@ def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
     if config.budget.budget is not None or config.budget.max_measurements is not None:
         return "budgeted"
     if spec.members:  # all combinations over several models would take days
-        return "quick" if spec.in_ranges else "manual"
+        return "manual" if config.strategy.run_config_search_disable else "quick"
     if spec.deltas is not None:
         return "manual"
     return "budgeted" if spec.space.extras.any else "brute"

@@ -1,5 +1,6 @@
 """Carry out trials.
 
 `loader` loads configurations into a server process, a child (`local`, `docker`) or one that already
-runs (`servers`), and applies load to them (`load`). `inprocess` runs the engine in this process.
+runs (`servers`), applies load to them (`load`), and gets outputs to compare (`answers`). `inprocess` runs
+the engine in this process.
 """

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
+from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import too_long
 from tpx.analyzer.runners.servers import Preparation, VisibleServer
@@ -64,6 +65,10 @@ class InProcessRunner:
                 return await self._load.measure(self._configuration, load, one_window=one_window)
         except TimeoutError as exc:
             raise too_long(self._limit_s) from exc
+
+    async def answers(self, model: str) -> Answers:  # noqa: ARG002
+        """Return none: the load generator sees no outputs of the engine."""
+        return ()
 
     async def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)

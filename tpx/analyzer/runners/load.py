@@ -18,6 +18,7 @@ from tpx.analyzer.results.measurement import (
     Variant,
 )
 from tpx.analyzer.results.pooled import means
+from tpx.analyzer.runners.answers import Answers, answers_of
 from tpx.errors import MeasurementError
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
@@ -81,14 +82,9 @@ class LoadGenerator:
             )
 
         async def level(member: Variant, part: LoadPoint) -> Measurement:
-            spec = self.sessions[member.model]
             streams = member.model in decoupled
-            spec = replace(
-                spec,
-                target=replace(spec.target, url=spec.target.url or address),
-                inputs=replace(spec.inputs, batch_size=part.batch_size),
-                wire=replace(spec.wire, streaming=spec.wire.streaming or streams),
-            )
+            spec = self._spec_of(member.model, address, streams=streams)
+            spec = replace(spec, inputs=replace(spec.inputs, batch_size=part.batch_size))
             async with Session(spec, in_process=self.in_process) as session:
                 rules = shorten_rules(spec, session.settings, one_window=one_window)
                 result = await session.measure(level_of(spec, part), rules)
@@ -120,6 +116,19 @@ class LoadGenerator:
             duration_ns=max(m.duration_ns for m in members),
             members=tuple(members),
         )
+
+    def _spec_of(self, model: str, address: str, *, streams: bool) -> SessionSpec:
+        spec = self.sessions[model]
+        return replace(
+            spec,
+            target=replace(spec.target, url=spec.target.url or address),
+            wire=replace(spec.wire, streaming=spec.wire.streaming or streams),
+        )
+
+    async def answers(self, model: str, address: str) -> Answers:
+        """Return the outputs of a model that is served at host:port. Raises MeasurementError."""
+        spec = self._spec_of(model, address, streams=self.protocol == "grpc")
+        return await answers_of(spec, self.in_process)
 
 
 def shorten_rules(spec: SessionSpec, rules: LevelSettings, *, one_window: bool) -> LevelSettings:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
+from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.servers import (
     STOP_TIMEOUT_S,
@@ -80,7 +81,6 @@ class ServedRunner:
             pid=running.pid,
             log_tail=running.log_tail(),
             metrics_url=running.addresses.metrics_url,
-            http_address=running.addresses.http,
         )
 
     async def default_config(self, model: str) -> dict[str, object]:
@@ -112,6 +112,11 @@ class ServedRunner:
         finally:
             level.cancel()
             await asyncio.wait((level,))
+
+    async def answers(self, model: str) -> Answers:
+        if self._running is None:
+            raise MeasurementError("no server is ready")
+        return await self._load.answers(model, self._running.addresses.of(self._load.protocol))
 
     async def _put_model(self, model: str, wanted: Configs) -> Preparation:
         launch = self._launch_of(model)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
+from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, ResponseError, ServerLost, UsageError, WireError
 from tpx.perf.clients.control import HttpMethodCaller, MethodCaller
@@ -83,8 +84,6 @@ class VisibleServer:
     log_tail: tuple[str, ...] = ()
     metrics_url: str = ""
     """URL of its metrics page; empty if it has none."""
-    http_address: str = ""
-    """host:port for inference over HTTP; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +114,10 @@ class Runner(Protocol):
 
     async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
         """Measure the prepared configuration until its throughput is stable, or for a single window."""
+        ...
+
+    async def answers(self, model: str) -> Answers:
+        """Return the outputs of a loaded model for seeded requests, always the same ones."""
         ...
 
     async def close(self) -> None: ...

@@ -53,7 +53,7 @@ def open_grid(spec: SearchSpec) -> SearchGrid:
 def _list_dimensions(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) -> list[Dimension]:
     """Return the dimensions of one model; values that the user listed replace a range."""
     listed = listed_dimensions(facts, sweep)
-    if not spec.in_ranges:
+    if spec.space.strategy.run_config_search_disable:
         return listed
     ranges = _list_range_dimensions(facts, spec.space)
     names = {dimension.name.partition(".")[0] for dimension in listed}
@@ -65,13 +65,13 @@ def _list_dimensions(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) ->
 
 
 def _list_range_dimensions(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
-    extras = space.extras
+    extras, strategy = space.extras, space.strategy
     counts = [
-        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in space.instances.steps()
+        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in strategy.instances
     ]
     found = [Dimension(name="instances", choices=tuple(counts))]
     if facts.max_batch_size > 0:
-        sizes = tuple(_build_batch_choice(size, facts) for size in space.max_batch_sizes.doublings())
+        sizes = tuple(_build_batch_choice(size, facts) for size in strategy.max_batch_sizes)
         found.append(Dimension(name="max_batch_size", choices=sizes))
         if facts.can_batch_dynamically:
             # the batcher as in the default (or plain), with each delay, and off

@@ -118,6 +118,7 @@ class SearchDriver:
                     if within_budget and history.left < 1:
                         spent = f"{history.measurements} measurements: the budget was spent"
                         history.decide(f"search ended after {spent}")
+                        history.spent = True
                         return
                     outcome = yield trial
                     history.take(trial, outcome)

@@ -32,6 +32,8 @@ class History:
         """Number of configurations that the strategy may try."""
         self.reserved = 0
         """Measurements reserved for the final rounds; at most a third of the budget."""
+        self.spent = False
+        """True if the budget ended the search."""
         self.measurements = 0
         """Trials carried out, including failed ones."""
         self._spent_ns = 0

@@ -48,7 +48,7 @@ def quick(spec: SearchSpec, history: History) -> Steps:
             break
         history.decide(f"home moves to {explorer.grid.describe(reached)}", explorer.name(reached))
         home = reached
-    if spec.sweep_best:
+    if not spec.space.strategy.concurrency_sweep_disable:
         for point in sorted(explorer.tried, key=explorer.merit, reverse=True)[: spec.limits.finalists]:
             yield from explorer.climbed(point)
         yield from explorer.refined()

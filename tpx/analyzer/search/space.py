@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tpx.analyzer.results.measurement import LoadPoint, Variant, together
-from tpx.analyzer.search.spec import LoadSpace, SearchSpec
+from tpx.analyzer.search.ranges import LoadSpace
+from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 

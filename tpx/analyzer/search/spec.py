@@ -4,7 +4,6 @@ Some of its parts are option groups, used unchanged.
 """
 
 import os
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import LoadKind, Variant
+from tpx.analyzer.results.measurement import Variant
+from tpx.analyzer.search.ranges import LoadSpace, StrategySpec
 from tpx.analyzer.values import numbers, seconds
 from tpx.errors import UsageError
 from tpx.options import option
@@ -26,72 +26,6 @@ DEFAULT_TOLERANCE = 0.01
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
 """Maximum percentage of the space that optuna tries if neither a share nor a number is given."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSpace:
-    """Loads that each configuration is measured under, deduplicated and ascending."""
-
-    values: tuple[int, ...]
-    batch_sizes: tuple[int, ...] = (1,)
-    kind: LoadKind = "concurrency"
-    until_plateau: bool = True
-    """Stop when more load brings no gain; off for loads that the user listed."""
-    listed: bool = False
-    """True if the user listed the loads, in which case no others are tried."""
-    at_most: int | None = None
-    """Upper bound of the range that `values` double through; None is the last value."""
-
-    def __post_init__(self) -> None:
-        for name, part in ((self.kind, "values"), ("batch size", "batch_sizes")):
-            values = sorted(set(getattr(self, part)))
-            if not values or values[0] < 1:
-                raise UsageError(f"every {name.replace('_', ' ')} must be at least 1: {values}")
-            object.__setattr__(self, part, tuple(values))
-
-    def within(self, load: int) -> int:
-        """Return the load, clamped to the range."""
-        return min(max(load, self.values[0]), self.at_most or self.values[-1])
-
-    def around(self, load: int) -> tuple[int, ...]:
-        """Return the values plus the given concurrency; listed values are not extended."""
-        if self.listed or self.kind != "concurrency":
-            return self.values
-        return tuple(sorted({*self.values, self.within(load)}))
-
-    def closest(self, wanted: float) -> int:
-        """Return the load closest to this one; among listed loads, the least above it, or the last."""
-        load = max(1, round(wanted))
-        if not self.listed:
-            return load
-        return self.values[min(bisect_left(self.values, load), len(self.values) - 1)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRange:
-    """A range of a search, both ends included."""
-
-    name: str
-    """Name as in `--run-config-search-min-<name>`."""
-    minimum: int
-    maximum: int
-
-    def __post_init__(self) -> None:
-        low, high = (f"--run-config-search-{end}-{self.name}" for end in ("min", "max"))
-        if self.minimum < 1:
-            raise UsageError(f"{low} must be at least 1, not {self.minimum}")
-        if self.minimum > self.maximum:
-            raise UsageError(f"{low} {self.minimum} is above {high} {self.maximum}")
-
-    def steps(self) -> tuple[int, ...]:
-        return tuple(range(self.minimum, self.maximum + 1))
-
-    def doublings(self) -> tuple[int, ...]:
-        """Return minimum, 2 x minimum, 4 x minimum ... up to maximum."""
-        values = [self.minimum]
-        while values[-1] * 2 <= self.maximum:
-            values.append(values[-1] * 2)
-        return tuple(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +77,7 @@ class SearchSpace:
     """The bounds of a search."""
 
     loads: LoadSpace
-    instances: SearchRange
-    max_batch_sizes: SearchRange
+    strategy: StrategySpec
     extras: Extras = Extras()
 
 
@@ -279,14 +212,6 @@ class SearchSpec:
     """Models varied instead of the model itself: an ensemble's, or those measured together."""
     sweep: ConfigSweep = field(default_factory=ConfigSweep)
     """Fields of the model itself that the user listed, varied in addition to everything else."""
-    in_ranges: bool = True
-    """Vary unlisted settings in the ranges of the space."""
-    early_exit: bool = False
-    """Stop trying larger listed values of max_batch_size once throughput no longer grows."""
-    refine_steps: int = 5
-    """Maximum bisection steps toward the greatest load that satisfies the constraints."""
-    sweep_best: bool = True
-    """Sweep the loads of the best configurations after a search that measures each at one load."""
     named: tuple[Variant, ...] = ()
     """Variants with existing names; the same change keeps its name."""
     trials: OptunaTrials = field(default_factory=OptunaTrials)

@@ -20,8 +20,9 @@ from tpx.analyzer.results.measurement import (
 )
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.history import Asking, History, Steps
+from tpx.analyzer.search.ranges import LoadSpace
 from tpx.analyzer.search.space import Names, loads_of
-from tpx.analyzer.search.spec import LoadSpace, SearchSpec
+from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.variants import automatic_delta, merge
 from tpx.report.digits import rounded
 
@@ -139,7 +140,8 @@ def refine_best(spec: SearchSpec, history: History) -> Asking[None]:
     for variant in ranked[:finalists] + [v for v in ranked[finalists:] if v.is_default]:
         for batch_size in sorted({m.load.batch_size for m in history.of(variant.name)}):
             for passing, failing in _find_boundaries(variant, history, batch_size):
-                yield from _bisect(variant, history, (passing, failing), spec.refine_steps)
+                most = spec.space.strategy.run_config_search_max_binary_search_steps
+                yield from _bisect(variant, history, (passing, failing), most)
 
 
 def _find_boundaries(variant: Variant, history: History, batch_size: int) -> list[tuple[int, LoadPoint]]:
@@ -185,12 +187,12 @@ _BATCH_SIZE = "max_batch_size"
 
 def brute(spec: SearchSpec, history: History) -> Steps:
     """Sweep the default, then every instance count with batch sizes, while they bring something."""
-    facts, space = spec.facts, spec.space
+    facts, space, strategy = spec.facts, spec.space, spec.space.strategy
     names = Names(facts.model, spec.named)
-    sizes = space.max_batch_sizes.doublings() if facts.max_batch_size > 0 else (None,)
-    history.space_size = 1 + len(space.instances.steps()) * len(sizes)
+    sizes = strategy.max_batch_sizes if facts.max_batch_size > 0 else (None,)
+    history.space_size = 1 + len(strategy.instances) * len(sizes)
     yield from sweep(names.variant({}), (space.loads,), (facts.max_batch_size,), history)
-    for instances in space.instances.steps():
+    for instances in strategy.instances:
         best: float | None = None
         for size in sizes:
             variant = names.variant(automatic_delta(facts, instances, size))
@@ -252,7 +254,7 @@ def _sweep_listed(
                 history.decide(f"left out: {unfitting}", variant.name)
                 continue
             swept[variant.name] = yield from _sweep_variant(spec, history, variant)
-        if spec.early_exit and _BATCH_SIZE in delta:
+        if spec.space.strategy.early_exit_enable and _BATCH_SIZE in delta:
             reason = swept[variant.name].ends_growth(delta[_BATCH_SIZE], best)
             if reason:
                 history.decide(f"larger batch sizes not tried: {reason}", variant.name)

@@ -32,7 +32,7 @@ def optuna_trials(spec: SearchSpec, history: History) -> Steps:
         if number >= least and since >= trials.optuna_early_exit_threshold:
             history.decide(f"optuna ends after {number} trials: {since} without an improvement")
             break
-    if spec.sweep_best:
+    if not spec.space.strategy.concurrency_sweep_disable:
         yield from explorer.refined()
 
 
