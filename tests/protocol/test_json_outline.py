@@ -133,6 +133,20 @@ def test_one_value_in_many_lists_costs_what_it_is_long() -> None:
     assert tensor.numpy().tolist() == [b"a"] * (count + 1)
 
 
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [("id", "id and names"), ("name", "id and names"), ("datatype", "id and names"), ("shape", "shapes")],
+)
+def test_what_errors_quote_and_responses_repeat_is_not_large(field: str, what: str) -> None:
+    text = "x" * (3 << 20)
+    item = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1], field: text}
+    body = orjson.dumps({"id": item.pop("id", ""), "inputs": [item]})
+    with pytest.raises(
+        InvalidRequest, match=f"the {what} of a request take at most 2097152 bytes, got 31457"
+    ):
+        decode_infer_request("m", body, None, SIZE)
+
+
 def test_as_many_inputs_as_allowed_may_be_large() -> None:
     item = {"name": "x", "datatype": "FP32", "shape": [100], "data": [1.25] * 100}
     body = orjson.dumps({"inputs": [item] * MAX_TENSORS})

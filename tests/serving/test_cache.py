@@ -1,9 +1,13 @@
 """The response cache: what it keeps, what it tells apart, and what clients and operators see of it."""
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.serving.fakes import MS, config_of, ignore, signature_of
@@ -74,6 +78,10 @@ def request(
     return InferRequest(head, [tensor.data for tensor in decoded.inputs], ignore, None)
 
 
+def look_up(cached: CachedModel, infer: InferRequest) -> InferResponse | None:
+    return cached.answer(infer, cached.key_of(infer))
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -85,22 +93,53 @@ def request(
 def test_requests_that_differ_in_anything_that_matters_have_different_answers(other: InferRequest) -> None:
     cached = CachedModel(ResponseCache(1 << 20), ModelStatistics())
     first = request()
-    assert cached.answer(first) is None
-    cached.keep(first, answer(1))
-    assert cached.answer(request()) is not None
-    assert cached.answer(request(request_id="7")) is not None
-    assert cached.answer(request(outputs=[RequestedOutput(name="y")])) is not None
-    assert cached.answer(other) is None
+    assert look_up(cached, first) is None
+    cached.keep(first, answer(1), ignore)
+    assert look_up(cached, request()) is not None
+    assert look_up(cached, request(request_id="7")) is not None
+    assert look_up(cached, request(outputs=[RequestedOutput(name="y")])) is not None
+    assert look_up(cached, other) is None
 
 
 def test_a_model_that_is_loaded_again_begins_with_nothing() -> None:
     cache = ResponseCache(1 << 20)
     old = CachedModel(cache, ModelStatistics())
     first = request()
-    assert old.answer(first) is None
-    old.keep(first, answer(1))
-    assert CachedModel(cache, ModelStatistics()).answer(request()) is None
-    assert old.answer(request()) is not None
+    assert look_up(old, first) is None
+    old.keep(first, answer(1), ignore)
+    assert look_up(CachedModel(cache, ModelStatistics()), request()) is None
+    assert look_up(old, request()) is not None
+
+
+def test_the_event_loop_neither_hashes_nor_copies_large_tensors() -> None:
+    cached = CachedModel(ResponseCache(8 << 20), ModelStatistics())
+    large, kept = request(rows=((1.0,) * 300_000,)), answer(2 << 20)
+    assert cached.is_large(large)
+    assert not cached.is_large(request())
+
+    async def scene() -> None:
+        loop, free = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        keys: asyncio.Queue[bytes] = asyncio.Queue()
+        copied: asyncio.Queue[InferResponse] = asyncio.Queue()
+        loop.run_in_executor(None, free.wait, 10)
+        cached.hash_in_thread(large, lambda _, key: keys.put_nowait(key))
+        await asyncio.sleep(0)
+        assert keys.empty()
+        free.set()
+        assert cached.answer(large, await asyncio.wait_for(keys.get(), 10)) is None
+        free.clear()
+        loop.run_in_executor(None, free.wait, 10)
+        cached.keep(large, kept, lambda _, response: copied.put_nowait(response))
+        await asyncio.sleep(0)
+        assert copied.empty()
+        free.set()
+        assert await asyncio.wait_for(copied.get(), 10) is kept
+
+    asyncio.run(scene())
+    found = look_up(cached, large)
+    assert found is not None
+    assert found.outputs[0].data == kept.outputs[0].data
 
 
 @pytest.mark.parametrize(
@@ -165,6 +204,32 @@ def test_a_repeated_request_is_answered_without_the_model(live: Live, model: str
         "cache_miss": 2,
     }
     assert inference["cache_hit"]["ns"] < 100 * MS
+
+
+WIDE = """
+platform: "ensemble" max_batch_size: 4 response_cache { enable: true }
+input [{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [ -1 ] }]
+ensemble_scheduling {
+  step [{ model_name: "cached" input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } }]
+}
+"""
+
+
+@pytest.mark.parametrize("model", ["cached", "ordered", "composed"])
+def test_a_large_request_is_answered_from_the_cache_too(tmp_path: Path, model: str) -> None:
+    wide, cached = doubling("batch", "n"), "max_batch_size: 4 response_cache { enable: true } "
+    write_model(tmp_path, "cached", wide, cached)
+    write_model(tmp_path, "ordered", wide, cached + "dynamic_batching { preserve_ordering: true }")
+    (tmp_path / "composed" / "1").mkdir(parents=True)
+    (tmp_path / "composed" / "config.pbtxt").write_text(WIDE, encoding="utf-8")
+    tensors = {"x": np.full((2, 200_000), 3, np.float32)}
+    with serving(tmp_path, cache_config=("local,size=8000000",)) as server:
+        answers = [server.infer_binary(model, tensors) for _ in range(2)]
+        hits = statistics(server, model)["inference_stats"]["cache_hit"]["count"]
+    assert [answer.status for answer in answers] == [200, 200]
+    assert answers[0].tail == answers[1].tail == (2 * tensors["x"]).tobytes()
+    assert hits == 1
 
 
 def test_grpc_gets_what_http_has_asked(live: Live) -> None:

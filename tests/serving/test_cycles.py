@@ -1,9 +1,12 @@
 """Requests leave no cycles: what they hold goes when they are answered, not when the collector comes."""
 
 import gc
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.serving.frontends.streams import STREAM, repeat, repeat_body, request, write_streaming_models
@@ -12,6 +15,7 @@ from tests.waiting import eventually
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.http1.server import HttpRequest
 from tpx.serving.ensemble.run import EnsembleRun
+from tpx.serving.repository.discovery import Override
 from tpx.serving.request import InferRequest
 
 MANY = 20
@@ -84,3 +88,15 @@ def test_what_a_request_holds_goes_with_its_answer(live: Live, ask: Callable[[Li
         eventually(lambda: not any(count > 2 for count in (kept() - before).values()))
     finally:
         gc.enable()
+
+
+def test_the_files_of_a_failed_load_go_with_its_answer(tmp_path: Path) -> None:
+    body = orjson.dumps({"parameters": {"config": "{}", "file:1/model.onnx": b64encode(b"junk").decode()}})
+    with serving(tmp_path, model_control_mode="explicit") as live:
+        gc.disable()
+        try:
+            for _ in range(3):
+                assert live.http("POST", "/v2/repository/models/net/load", body).status == 400
+            eventually(lambda: not any(isinstance(each, Override) for each in gc.get_objects()))
+        finally:
+            gc.enable()

@@ -20,7 +20,7 @@ MAX_JSON_DEPTH = 100
 MAX_TENSORS = 4096
 """Maximum number of inputs, or outputs, of one request."""
 _MAX_TEXT_BYTES = 2 << 20
-"""Maximum size of the shapes, the outputs or the parameters of a request."""
+"""Maximum size of the names, the shapes, the outputs or the parameters of a request."""
 _MAX_STRUCTURE = 50_000
 """Maximum number of lists, objects and members in a JSON text with flat values."""
 _PIECE_BYTES = 128 << 10
@@ -41,11 +41,14 @@ _MARK = re.compile(rb'\s*\{"\\u0000":(\d{1,5})\}\s*')
 
 
 class _Item(msgspec.Struct):
+    name: msgspec.Raw = msgspec.Raw()
+    datatype: msgspec.Raw = msgspec.Raw()
     shape: msgspec.Raw = msgspec.Raw()
     parameters: msgspec.Raw = msgspec.Raw()
 
 
 class _Outline(msgspec.Struct):
+    id: msgspec.Raw = msgspec.Raw()
     inputs: list[msgspec.Raw] = []
     outputs: msgspec.Raw = msgspec.Raw()
     parameters: msgspec.Raw = msgspec.Raw()
@@ -68,6 +71,7 @@ def check_request(head: Buffer) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return  # the decoder reports what is wrong
     for what, size in (
+        ("id and names", len(outline.id) + sum(len(item.name) + len(item.datatype) for item in items)),
         ("outputs", len(outline.outputs)),
         ("parameters", len(outline.parameters) + sum(len(item.parameters) for item in items)),
         ("shapes", sum(len(item.shape) for item in items)),

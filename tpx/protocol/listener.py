@@ -24,6 +24,7 @@ LINGER_S = 3
 """Seconds that the peer has to close a connection that we have ended, as it may still read our last bytes."""
 
 _TCP_ESTABLISHED = 1
+_TCP_CLOSE = 7
 _ACCEPTED_AT_ONCE = 64
 _ANSWERED = 128
 """Number of connections over a limit that get an error response; more are only closed."""
@@ -77,10 +78,19 @@ def _get_descriptor(transport: asyncio.Transport) -> int:
 
 def has_left(transport: asyncio.Transport) -> bool:
     """Return True if the peer has ended its half or closed the connection, even while reading is paused."""
+    return _get_tcp_state(transport) != _TCP_ESTABLISHED
+
+
+def was_reset(transport: asyncio.Transport) -> bool:
+    """Return True if the peer receives nothing any more, even if reading has ended."""
+    return _get_tcp_state(transport) == _TCP_CLOSE
+
+
+def _get_tcp_state(transport: asyncio.Transport) -> int:
     if _get_descriptor(transport) < 0:
-        return True
-    state = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-    return bool(state != _TCP_ESTABLISHED)
+        return _TCP_CLOSE
+    info: bytes = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    return info[0]
 
 
 def address_of(transport: asyncio.BaseTransport) -> str:

@@ -4,13 +4,15 @@ The key covers everything a response depends on. Triton's key omits shapes, data
 parameters, so that different requests can receive each other's responses there.
 """
 
+import asyncio
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tpx.errors import UsageError
 from tpx.protocol.tensors import Tensor
+from tpx.serving.offload import COPIED_AT_ONCE_BYTES
 from tpx.serving.request import CacheMiss, InferRequest, InferResponse
 from tpx.serving.statistics import ModelStatistics
 
@@ -50,18 +52,23 @@ class ResponseCache:
         self.lookup_ns += _clock() - began_ns
         return _copy_with_outputs(entry[0], entry[0].outputs) if entry is not None else None
 
-    def put(self, key: bytes, response: InferResponse) -> None:
-        """Store a copy of a response, unless it is larger than the cache, and evict older entries."""
+    def takes(self, key: bytes, response: InferResponse) -> bool:
+        """Return True if `put` would store a response: it is new, and not larger than the cache."""
+        return key not in self._entries and _entry_bytes(response) <= self.size_bytes
+
+    def put(self, key: bytes, response: InferResponse, copies: Sequence[Tensor] | None = None) -> None:
+        """Store a copy of a response that the cache `takes`, and evict older entries.
+
+        `copies` are copies of its outputs, if they exist already.
+        """
         began_ns = _clock()
-        size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in response.outputs)
-        if response.parameters:
-            size += len(repr(response.parameters))
-        if key not in self._entries and size <= self.size_bytes:
+        if self.takes(key, response):
+            size = _entry_bytes(response)
             while self.used_bytes + size > self.size_bytes:
                 _, (_, freed) = self._entries.popitem(last=False)
                 self.used_bytes -= freed
                 self.evictions += 1
-            tensors = [Tensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in response.outputs]
+            tensors = _copy_tensors(response.outputs) if copies is None else copies
             self._entries[key] = _copy_with_outputs(response, tensors), size
             self.used_bytes += size
         self.insertion_ns += _clock() - began_ns
@@ -79,10 +86,23 @@ class CachedModel:
         """Invalidate the responses cached so far."""
         self._load = self._cache.new_load()
 
-    def answer(self, request: InferRequest) -> InferResponse | None:
+    @staticmethod
+    def is_large(request: InferRequest) -> bool:
+        """Return True if hashing a request would block the event loop for too long."""
+        return request.head.row_size * request.head.batch_size > COPIED_AT_ONCE_BYTES
+
+    def key_of(self, request: InferRequest) -> bytes:
+        """Return the key of a request. May be called from any thread."""
+        return _compute_key(request, self._load)
+
+    def hash_in_thread(self, request: InferRequest, then: Callable[[InferRequest, bytes], None]) -> None:
+        """Call `then` with the key of a large request, later on the event loop."""
+        future = asyncio.get_running_loop().run_in_executor(None, self.key_of, request)
+        future.add_done_callback(lambda hashed: then(request, hashed.result()))
+
+    def answer(self, request: InferRequest, key: bytes) -> InferResponse | None:
         """Return the cached response; on a miss, mark the request so that its response is stored."""
-        began_ns = _clock()
-        key = _compute_key(request, self._load)
+        began_ns = request.arrived_ns
         response = self._cache.get(key)
         now_ns = _clock()
         if response is None:
@@ -95,15 +115,49 @@ class CachedModel:
             request.head = request.head.with_outputs(tuple(outputs))
         return response
 
-    def keep(self, request: InferRequest, response: InferResponse) -> None:
-        """Store the response of a request that missed; errors are not stored."""
+    def keep(
+        self,
+        request: InferRequest,
+        response: InferResponse,
+        then: Callable[[InferRequest, InferResponse], None],
+    ) -> None:
+        """Store the response of a request that missed, then call `then`; errors are not stored.
+
+        A large response is copied in a thread first.
+        """
         miss = request.cache_miss
         assert miss is not None
         began_ns = _clock()
+        size = sum(len(tensor.data) for tensor in response.outputs)
+        if size > COPIED_AT_ONCE_BYTES and response.error is None and self._cache.takes(miss.key, response):
+
+            def store(copied: asyncio.Future[list[Tensor]]) -> None:
+                if copied.exception() is None:  # otherwise there is no memory for them
+                    self._cache.put(miss.key, response, copied.result())
+                self._count_miss(miss, began_ns)
+                then(request, response)
+
+            future = asyncio.get_running_loop().run_in_executor(None, _copy_tensors, response.outputs)
+            future.add_done_callback(store)
+            return
         if response.error is None:
             self._cache.put(miss.key, response)
+        self._count_miss(miss, began_ns)
+        then(request, response)
+
+    def _count_miss(self, miss: CacheMiss, began_ns: int) -> None:
         now_ns = _clock()
         self._statistics.missed(miss.lookup_ns + now_ns - began_ns, now_ns)
+
+
+def _entry_bytes(response: InferResponse) -> int:
+    """Return the memory that a response takes in the cache."""
+    size = _ENTRY_BYTES + sum(len(tensor.data) for tensor in response.outputs)
+    return size + len(repr(response.parameters)) if response.parameters else size
+
+
+def _copy_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [Tensor(t.name, t.datatype, t.shape, bytes(t.data)) for t in tensors]
 
 
 def _copy_with_outputs(response: InferResponse, outputs: Sequence[Tensor]) -> InferResponse:

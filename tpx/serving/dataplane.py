@@ -42,6 +42,9 @@ from tpx.serving.tracing.settings import parse_update
 from tpx.serving.tracing.trace import Caller
 from tpx.serving.tracing.tracer import Tracer
 
+_MAX_NAME = 8192
+"""Characters of the name of a model to load; files have much shorter names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
@@ -325,6 +328,8 @@ class DataPlane:
         Raises InvalidRequest, NotReady.
         """
         self.check_explicit()
+        if len(name) > _MAX_NAME:  # errors quote it, and so does the log
+            raise InvalidRequest(f"a model name has at most {_MAX_NAME} characters, got {len(name)}")
         override = await asyncio.get_running_loop().run_in_executor(None, override_of, parameters, name)
         await self.control.load(name, override)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tpx.errors import LoadError, TpxError
+from tpx.errors import Cancelled, LoadError, TpxError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import (
     Binds,
@@ -271,19 +271,38 @@ class ServedModel(Served):
         """Register a request for in-order replies, and compute it unless its response is cached."""
         if self._order is not None:
             self._order.enter(request)
-        known = self._cache.answer(request) if self._cache is not None else None
-        if known is not None:
-            self.in_flight -= 1
-            if request.trace is not None:
-                request.trace.computed(request, NOT_COMPUTED, known)
-            self._reply(request, known)
-            return
+        cache = self._cache
         try:
-            self._dispatcher.add(request)
+            if cache is None:
+                self._dispatcher.add(request)
+            elif cache.is_large(request):
+                cache.hash_in_thread(request, self._compute_hashed)
+            else:
+                self._compute_unless_cached(cache, request, cache.key_of(request))
         except TpxError:
             if self._order is not None:
                 self._order.leave(request)
             raise
+
+    def _compute_hashed(self, request: InferRequest, key: bytes) -> None:
+        """Continue with a request that was hashed in a thread."""
+        assert self._cache is not None
+        try:
+            if request.cancelled:
+                raise Cancelled("the request was cancelled")
+            self._compute_unless_cached(self._cache, request, key)
+        except TpxError as error:
+            self.refused(request, error)
+
+    def _compute_unless_cached(self, cache: CachedModel, request: InferRequest, key: bytes) -> None:
+        known = cache.answer(request, key)
+        if known is None:
+            self._dispatcher.add(request)
+            return
+        self.in_flight -= 1
+        if request.trace is not None:
+            request.trace.computed(request, NOT_COMPUTED, known)
+        self._reply(request, known)
 
     # results of requests
 
@@ -340,8 +359,7 @@ class ServedModel(Served):
 
     def _cache_and_reply(self, request: InferRequest, response: InferResponse) -> None:
         assert self._cache is not None
-        self._cache.keep(request, response)
-        self._reply(request, response)
+        self._cache.keep(request, response, self._reply)
 
     def _send_in_turn(self, request: InferRequest, response: InferResponse) -> None:
         """Send a response that was held back, and let a decoupled model that waits for it continue."""

@@ -4,7 +4,7 @@ Durations are in nanoseconds, measured where they occur and added once per batch
 """
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
@@ -64,7 +64,8 @@ class ResponseStatistics:
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Return the fields of the protocol's response_stats, each a count and a sum in ns."""
-        return asdict(self)
+        durations = ((name, getattr(self, name)) for name in self.__slots__)  # asdict takes 20 ms for all
+        return {name: {"count": duration.count, "ns": duration.ns} for name, duration in durations}
 
 
 _LAST_INDEX = 1000

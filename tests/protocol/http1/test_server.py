@@ -273,6 +273,24 @@ async def test_a_client_that_goes_away_behind_a_pipelined_request_is_told_to_who
         await server.empty()
 
 
+async def test_the_rest_of_a_pipeline_is_given_up_once_a_response_finds_its_client_gone() -> None:
+    async with serving() as server:
+        async with await Bare.connect(server.port) as client:
+            for _ in range(3):
+                client.get("/hold")
+            await pause(0.02)
+        await server.pass_seconds(1)
+        assert server.service.gone == [b"/hold"]
+        server.service.release()
+        [request] = server.service.held
+        was_over = request.over
+        await pause(0.02)
+        await server.pass_seconds(1)
+        assert server.service.gone == [b"/hold"] * 2
+        assert (was_over, request.over) == (False, True)
+        await server.empty()
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_of_the_pipeline_of_a_client_that_ends_its_half_only_one_is_withdrawn(late: bool) -> None:
     async with serving() as server, await Bare.connect(server.port) as client:

@@ -143,6 +143,7 @@ def test_without_explicit_mode_nothing_is_loaded_on_request(tmp_path: Path, mode
             "failed to load 'n', failed to poll from model repository: Load parameter 'config' must be "
             "specified for model file override",
         ),
+        ("x" * 8193, {}, "a model name has at most 8192 characters, got 8193"),
         (
             "n",
             {"config": {"string_param": "{}"}, "file:..": {"bytes_param": b""}},

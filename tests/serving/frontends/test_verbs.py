@@ -156,3 +156,15 @@ def test_what_is_not_there_is_refused_in_tritons_words(
     with pytest.raises(Refused) as caught:
         transport.call(f"Model{verb}", model, version)
     assert (caught.value.code, caught.value.message) == (code, message)
+
+
+@pytest.mark.parametrize(
+    ("verb", "setting", "value"),
+    [("LogSettings", "log_format", "x" * (1 << 20)), ("TraceSetting", "trace_level", ["OFF"] * 300_000)],
+)
+def test_the_event_loop_reads_no_large_settings(
+    transport: Transport, verb: str, setting: str, value: Any
+) -> None:
+    with pytest.raises(Refused, match="takes at most 1048576 bytes, got ") as caught:
+        transport.settings(verb, **{setting: value})
+    assert caught.value.code == "INVALID_ARGUMENT"

@@ -6,8 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.serving.repository.controlled import controlled, play
+from tpx.errors import ConfigError
 from tpx.serving.model_id import ModelId
+from tpx.serving.repository.loading import reason_of
 from tpx.serving.repository.loads import LoadGroup, in_load_thread
 from tpx.serving.repository.memory import Permits, Retirement, Tasks
 from tpx.serving.repository.table import Loaded
@@ -105,3 +109,13 @@ def test_loads_that_nobody_waits_for_within_a_load_share_the_permits_there_are()
         assert events == ["begins", "ends"] * 3
 
     asyncio.run(scene())
+
+
+def test_a_reason_is_bounded_and_a_lack_of_memory_is_no_internal_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reason = reason_of(ConfigError(f"dims [ {'1, ' * 100_000}]"))
+    assert reason.startswith("Invalid argument: dims [ 1, ")
+    assert len(reason) < 11_000
+    assert reason_of(MemoryError()).startswith("Unavailable: not enough memory")
+    assert not caplog.records

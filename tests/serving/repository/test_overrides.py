@@ -153,3 +153,8 @@ def test_paths_in_private_directories_become_relative_and_others_stay(
     text = f"File \"{inside}/1/model.py\", line 3: no '{inside}' nor '{agent}/x': see {parent}/tpx-models/a"
     shown = relative_paths(text)
     assert shown == f"File \"1/model.py\", line 3: no '.' nor 'x': see {parent}/tpx-models/a"
+
+
+def test_a_long_word_without_a_path_is_searched_once() -> None:
+    text = "[" + "1," * 1_000_000 + "]"  # the shape in the error about a configuration with that many dims
+    assert relative_paths(text) == text

@@ -11,7 +11,7 @@ from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
-from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left, was_reset
 from tpx.protocol.read_buffer import UNLIMITED_BYTES
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
@@ -96,6 +96,11 @@ class HttpRequest:
     def peer(self) -> str:
         """Address and port of the client."""
         return address_of(self._connection.out.transport)
+
+    @property
+    def over(self) -> bool:
+        """True if the client is gone or has its response: further ones are dropped."""
+        return self._connection.request is not self
 
     def unsent(self) -> int:
         """Return the bytes of responses that the kernel has not accepted yet."""
@@ -517,6 +522,8 @@ class HttpServerConnection(HttpConnection):
                 self._end_connection()
             elif stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
                 self._withdraw_request()
+            elif stage is _Stage.ANSWER and self._half_closed and was_reset(self._transport):
+                self.abort()  # an earlier response of the pipeline did not reach the client
             elif stage is _Stage.CLOSED and waited > self._linger_s:
                 self.out.close()
         except HttpError as exc:

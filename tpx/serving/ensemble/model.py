@@ -52,12 +52,23 @@ class Ensemble(Served):
             raise self.not_ready()
         request.arrived_ns = _clock()
         self.in_flight += 1
-        if self._cache is not None:
-            known = self._cache.answer(request)
-            if known is not None:
-                self.in_flight -= 1
-                self._reply(request, known)
-                return
+        if self._cache is None:
+            self._run(request)
+        elif self._cache.is_large(request):
+            self._cache.hash_in_thread(request, self._run_unless_cached)
+        else:
+            self._run_unless_cached(request, self._cache.key_of(request))
+
+    def _run_unless_cached(self, request: InferRequest, key: bytes) -> None:
+        assert self._cache is not None
+        known = self._cache.answer(request, key)
+        if known is None:
+            self._run(request)
+            return
+        self.in_flight -= 1
+        self._reply(request, known)
+
+    def _run(self, request: InferRequest) -> None:
         wanted = tuple([bound.spec.name for bound in request.head.outputs])
         plan = self._plans.get(wanted)
         if plan is None:
@@ -103,7 +114,11 @@ class Ensemble(Served):
                 reason = "CANCELED" if request.cancelled else "OTHER"
                 self.statistics.failed_for(reason, 1, now - request.arrived_ns)
             if self._cache is not None:
-                self._cache.keep(request, response)
+                self._cache.keep(request, response, self._pass_on)
+                return
+        self._pass_on(request, response)
+
+    def _pass_on(self, request: InferRequest, response: InferResponse) -> None:
         if self._breaks_stack:
             asyncio.get_running_loop().call_soon(self._reply, request, response)
         else:

@@ -1,5 +1,7 @@
 """All gRPC verbs except inference: health, metadata, statistics, repository, shared memory, settings."""
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,6 +13,7 @@ from tpx.protocol.json_values import JsonObject
 from tpx.serving.dataplane import DataPlane, TensorMetadata
 from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
 from tpx.serving.offload import Coalesced, in_steps
+from tpx.serving.repository.discovery import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 
 _Parameter: TypeAlias = "messages.ModelRepositoryParameter | messages.LogSettingsRequest.SettingValue"
@@ -128,13 +131,14 @@ class GrpcControlPlane:
 
     async def _load_model(self, request: messages.RepositoryModelLoadRequest) -> Message:
         self._plane.refuse_repository(request.repository_name)
-        parameters = {key: _read_value(parameter) for key, parameter in request.parameters.items()}
+        # copies the files
+        parameters = await asyncio.to_thread(_read_parameters, request.parameters)
         await self._plane.load(request.model_name, parameters)
         return messages.RepositoryModelLoadResponse()
 
     async def _unload_model(self, request: messages.RepositoryModelUnloadRequest) -> Message:
         self._plane.refuse_repository(request.repository_name)
-        parameters = {key: _read_value(parameter) for key, parameter in request.parameters.items()}
+        parameters = _read_parameters(request.parameters)
         wrong_type = "invalid value type for 'unload_dependents' parameter, expected bool_param."
         await self._plane.unload(request.model_name, parameters, wrong_type)
         return messages.RepositoryModelUnloadResponse()
@@ -197,6 +201,12 @@ def _encode_region(response: Any, region: Region) -> bytes:
     response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
     data: bytes = response.SerializeToString()
     return data
+
+
+def _read_parameters(
+    parameters: Mapping[str, messages.ModelRepositoryParameter],
+) -> dict[str, LoadParameter]:
+    return {key: _read_value(parameter) for key, parameter in parameters.items()}
 
 
 def _read_value(parameter: _Parameter) -> Any:

@@ -50,6 +50,11 @@ SERVICE = "/inference.GRPCInferenceService/"
 _SHORT_BYTES = 64 << 10
 """Maximum size of messages decoded on the event loop by `rpc_later`; longer ones use a thread."""
 
+_MAX_BYTES = 1 << 20
+"""Maximum size of messages, which are handled on the event loop."""
+_UNLIMITED = ("RepositoryModelLoadRequest",)
+"""Messages that contain files, and are decoded in a thread."""
+
 Verb = Callable[[Any], Message]
 """Takes a request message, returns a response message, raises TpxError."""
 
@@ -64,6 +69,8 @@ class Rpc:
 
 def decode(request_type: str, message: Buffer) -> Any:
     """Decode a message. Raises InvalidRequest."""
+    if len(message) > _MAX_BYTES and request_type not in _UNLIMITED:
+        raise InvalidRequest(f"a {request_type} takes at most {_MAX_BYTES} bytes, got {len(message)}")
     try:
         return getattr(messages, request_type).FromString(bytes(message))
     except DecodeError as exc:

@@ -22,6 +22,7 @@ from tpx.serving.frontends.http_verbs import (
     json_object,
     of_model,
     route,
+    short_json_object,
 )
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.repository.discovery import LoadParameter
@@ -122,7 +123,7 @@ class HttpControlPlane:
 
     async def _get_index(self, request: HttpRequest, match: re.Match[str]) -> None:
         self._plane.refuse_repository(match["repository"])
-        ready = json_object(request).get("ready", False)
+        ready = short_json_object(request).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest("Invalid value for 'ready': expected a boolean")
         request.respond(200, JSON_TYPE, (await self._indexes[ready].get(),))
@@ -147,7 +148,7 @@ class HttpControlPlane:
         self._plane.refuse_repository(match["repository"])
         self._plane.check_explicit()
         wrong_type = "Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean"
-        await self._plane.unload(match["model"], _read_parameters(request), wrong_type)
+        await self._plane.unload(match["model"], _read_parameters(short_json_object(request)), wrong_type)
         request.respond(200, JSON_TYPE)
 
     # shared memory
@@ -158,7 +159,7 @@ class HttpControlPlane:
     def _register_region(self, kind: type[Region], request: HttpRequest, match: re.Match[str]) -> None:
         name, regions = match["region"] or "", self._plane.shared_memory
         regions.check_registrable(name, kind)
-        body = json_object(request)
+        body = short_json_object(request)
         if kind is SystemRegion:
             key, offset = _read_text(body, "key"), _read_number(body, "offset") if "offset" in body else 0
             size = _read_number(body, "byte_size")
@@ -197,8 +198,8 @@ def _answer_trace(request: HttpRequest, texts: Mapping[str, list[str]]) -> None:
     answer_json(request, {name: t if name == "trace_level" else ",".join(t) for name, t in texts.items()})
 
 
-def _read_parameters(request: HttpRequest) -> JsonObject:
-    parameters = json_object(request).get("parameters", {})
+def _read_parameters(body: JsonObject) -> JsonObject:
+    parameters = body.get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidRequest("Unable to parse 'parameters': it must be a JSON object")
     return parameters
@@ -207,7 +208,7 @@ def _read_parameters(request: HttpRequest) -> JsonObject:
 def _read_load_parameters(request: HttpRequest) -> dict[str, LoadParameter]:
     """Return the parameters of a load request, with files decoded from base64. Raises InvalidRequest."""
     out: dict[str, LoadParameter] = {}
-    for key, value in _read_parameters(request).items():
+    for key, value in _read_parameters(json_object(request)).items():
         is_file = key.startswith("file:")
         if not is_file and key != "config":
             raise InvalidRequest(
@@ -256,7 +257,7 @@ def _read_changes(request: HttpRequest) -> JsonObject:
     """Return the JSON body. Raises InvalidRequest if it is empty."""
     if not len(request.body):
         raise InvalidRequest("failed to parse the request JSON buffer: The document is empty. at 0")
-    return json_object(request)
+    return short_json_object(request)
 
 
 def _read_trace_values(name: str, value: JsonValue) -> Sequence[str] | None:

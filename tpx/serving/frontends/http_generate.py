@@ -85,7 +85,7 @@ class HttpGeneration:
 
     def _reply(self, infer: InferRequest, response: InferResponse) -> None:
         answer: _Answer = infer.context
-        if answer.over:
+        if answer.over:  # a model may go on for long after its client has left
             return
         if answer.encoding or takes_long(infer.head, response.outputs):
             # encode later responses in the same thread to keep their order
@@ -131,11 +131,15 @@ class _Single:
     """Answers with one JSON object: the model must produce exactly one response."""
 
     def __init__(self, request: HttpRequest) -> None:
-        self.over = False
         self.encoding = 0
         """Number of responses being encoded in another thread."""
         self._request = request
         self._body = b""
+
+    @property
+    def over(self) -> bool:
+        """True if no response is needed any more."""
+        return self._request.over
 
     def take(self, response: InferResponse, data: bytes) -> None:
         """Take a response and its JSON. Raises TpxError."""
@@ -148,11 +152,9 @@ class _Single:
         if response.final:
             if not self._body:
                 raise InvalidRequest(_NOT_ONE)
-            self.over = True
             self._request.respond(200, JSON_TYPE, (self._body,))
 
     def fail(self, error: TpxError) -> None:
-        self.over = True
         answer_error(self._request, error)
 
 
@@ -162,11 +164,15 @@ class _Events:
     """
 
     def __init__(self, request: HttpRequest) -> None:
-        self.over = False
         self.encoding = 0
         """Number of responses being encoded in another thread."""
         self._request = request
         self._begun = False
+
+    @property
+    def over(self) -> bool:
+        """True if no response is needed any more."""
+        return self._request.over
 
     def take(self, response: InferResponse, data: bytes) -> None:
         """Take a response and its JSON."""
@@ -196,7 +202,6 @@ class _Events:
 
     def _end_response(self) -> None:
         self._begin_response(200)
-        self.over = True
         self._request.finish()
 
 

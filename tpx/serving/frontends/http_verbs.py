@@ -115,6 +115,15 @@ def of_model(match: re.Match[str]) -> tuple[str, str]:
     return name, match["version"] or ""
 
 
+def short_json_object(request: HttpRequest) -> JsonObject:
+    """Parse the body of a verb other than inference and load, which the event loop handles at once."""
+    if len(request.body) > LARGE_BYTES:
+        raise InvalidRequest(
+            f"the body of this request takes at most {LARGE_BYTES} bytes, got {len(request.body)}"
+        )
+    return json_object(request)
+
+
 def json_object(request: HttpRequest) -> JsonObject:
     """Parse the body as a JSON object; an empty body is an empty object. Raises InvalidRequest."""
     if not len(request.body):

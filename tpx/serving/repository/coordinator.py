@@ -288,7 +288,7 @@ class Coordinator:
             except InvalidRequest as exc:
                 faults.append(exc)
         if len(faults) == 1:
-            raise faults[0]
+            raise faults.pop()  # the list would keep the error, and the error this frame with the files
         if faults:
             raise InvalidRequest("\n".join(fault.message.rstrip() for fault in faults))
         self.on_demand.failures.pop(name, None)  # it was loaded in another way

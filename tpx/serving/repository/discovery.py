@@ -120,7 +120,8 @@ def private_directory(prefix: str, parent: Path | None) -> Path:
 
 def relative_paths(text: str) -> str:
     """Rewrite paths in private directories as relative to the model directory, as the client sent them."""
-    parent = rf"(?:{re.escape(tempfile.gettempdir())}|[^\s'\":]*)"
+    # without the lookbehind, a long word would be tried from each of its characters
+    parent = rf"(?:{re.escape(tempfile.gettempdir())}|(?<![^\s'\":])[^\s'\":]*)"
     private = rf"{parent}/tpx-(?:model|agent)-[a-z0-9_]{{8}}(/?)"
     return re.sub(private, lambda found: "" if found[1] else ".", text)
 

@@ -51,6 +51,8 @@ from tpx.serving.stacking.sequences import drop_response
 log = logging.getLogger(__name__)
 
 _DEFAULT_MAX_BATCH_SIZE = 4  # Triton's `default-max-batch-size`
+_LONGEST_REASON = 10_000
+"""Characters of a reason that are kept; it may quote a list of any length from the configuration."""
 _NAMES_A_FILE = re.compile(r"\.pbtxt\b")
 
 
@@ -320,11 +322,15 @@ class Loader:
 
 def reason_of(error: BaseException) -> str:
     """Return the reason of a failed load as the repository index shows it."""
+    if isinstance(error, MemoryError):
+        advice = "reduce its instances, threads or warm-up samples, or unload other models"
+        return f"{Code.UNAVAILABLE.value}: not enough memory to load the model: {advice}"
     if not isinstance(error, TpxError):
         log.error("internal error while loading", exc_info=error)
         return relative_paths(f"{Code.INTERNAL.value}: {type(error).__name__}: {error}")
     name = error.code.value if error.code is not Code.UNKNOWN else Code.INTERNAL.value
-    return f"{name}: {relative_paths(error.message)}"
+    message = relative_paths(error.message)
+    return f"{name}: {message if len(message) <= _LONGEST_REASON else message[:_LONGEST_REASON] + '...'}"
 
 
 def _run_agents(

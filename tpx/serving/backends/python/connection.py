@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES = 256 << 10
 _PROGRESS_BYTES = 4096
+_TURN_NS = 2_000_000
+"""Time for frames before the event loop handles other events: a model may stream thousands at once."""
 
 OnFrame = Callable[[int, memoryview], None]
 
@@ -32,11 +35,13 @@ class WorkerConnection:
         sock: socket.socket,
         on_frame: OnFrame,
         on_gone: Callable[[], None],
+        clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         sock.setblocking(False)
         self._loop = loop
         self._sock = sock
         self._on_frame = on_frame
+        self._clock = clock
         self._on_gone: Callable[[], None] | None = on_gone
         self._buffer = bytearray(_READ_BYTES)
         self._filled = 0
@@ -156,21 +161,41 @@ class WorkerConnection:
             self.close()
             return
         self._filled += count
+        if not self._handle_frames():
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Handle the frames that a turn has left over, before more are read."""
+        if not self.open:
+            return
+        if self._handle_frames():
+            self._loop.add_reader(self._sock.fileno(), self._handle_readable)
+        else:
+            self._loop.call_soon(self._resume)
+
+    def _handle_frames(self) -> bool:
+        """Handle complete frames, for one turn at most. Return False if some are left and it is open."""
         view, at, end = memoryview(self._buffer), 0, self._filled
         start = HEADER.size
-        need = 0
+        need = turn_ends_ns = 0
         while end - at >= start:
             size, kind = HEADER.unpack_from(view, at)
             if end - at - start < size:
                 need = start + size
                 break
+            if at:  # not the first one
+                now_ns = self._clock()
+                turn_ends_ns = turn_ends_ns or now_ns + _TURN_NS
+                if now_ns > turn_ends_ns:
+                    break
             body = view[at + start : at + start + size]
             if kind == frames.GROW:
                 self._create_incoming(frames.NUMBER.unpack(body)[0])
             else:
                 self._on_frame(kind, body)
                 if not self.open:
-                    return
+                    return True
             at += start + size
         # keep the beginning of an incomplete frame in a buffer large enough for all of it
         rest = end - at
@@ -181,6 +206,7 @@ class WorkerConnection:
         elif at and rest:
             self._buffer[:rest] = self._buffer[at:end]
         self._filled = rest
+        return need > 0 or rest < start
 
     def close(self) -> None:
         """Close this end, which makes the process exit."""

@@ -1,0 +1,35 @@
+"""The server's side of the socket to a model's process."""
+
+import asyncio
+import itertools
+import socket
+
+from tpx.serving.backends.python.connection import WorkerConnection
+from tpx.serving.backends.python.worker import frames
+
+
+def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
+        taken: list[bytes] = []
+        WorkerConnection(
+            asyncio.get_running_loop(),
+            ours,
+            lambda _, body: taken.append(bytes(body)),
+            gone.set,
+            clock=lambda: next(milliseconds),
+        )
+        sent = [b"%d" % number for number in range(20)]
+        theirs.sendall(b"".join(frames.framed(frames.READY, [body]) for body in sent))
+        theirs.shutdown(socket.SHUT_WR)
+        after_turns = [0]
+        async with asyncio.timeout(10):
+            while not gone.is_set():
+                await asyncio.sleep(0)
+                after_turns.append(len(taken))
+        assert taken == sent
+        assert max(after - before for before, after in itertools.pairwise(after_turns)) <= 4
+        theirs.close()
+
+    asyncio.run(scene())
