@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from tpx.perf.results import (
 )
 from tpx.perf.statistics.summaries import summarize
 
-if TYPE_CHECKING:
-    from tpx.perf.measure.scraper import Scraper
-
 QUARTILES = (25.0, 75.0)
 """Percentiles of responses besides the usual ones; Model Analyzer has objectives for them."""
 
@@ -39,20 +36,6 @@ class Collector(Protocol):
 
     async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
         """Return the result with further figures; the load has stopped."""
-
-
-class MetricsCollector:
-    """Implements Collector: the figures of the server's metrics page during the level."""
-
-    def __init__(self, scraper: "Scraper") -> None:
-        self._scraper = scraper
-
-    async def begin(self) -> None:
-        await self._scraper.begin()
-
-    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
-        await self._scraper.look()
-        return replace(result, metrics=self._scraper.figures(measured.first.time_ns, measured.last.time_ns))
 
 
 def extended(
