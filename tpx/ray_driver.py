@@ -13,6 +13,11 @@ CONNECT_S = 2.0
 ROOM_BYTES = 1 << 20
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or the name of its class without a text."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 @contextmanager
 def connected(address: str = "") -> Iterator[None]:
     """Connect to a Ray cluster. Raises Unsupported if Ray is not installed, UsageError if no cluster

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import tempfile
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -29,6 +30,16 @@ def test_a_command_that_there_is_not_names_the_nearest(capsys: pytest.CaptureFix
 def test_a_cluster_without_models_is_refused_before_ray_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["cluster", "up"]) == Exit.FAILED
     assert "missing: --model-repository" in capsys.readouterr().err
+
+
+def test_a_fault_in_the_file_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("model_repository: models\nreplcas: 2\n")
+    assert run(["cluster", "up", "-f", str(file)]) == Exit.FAILED
+    message = f"Error: {file}:2: unknown key 'replcas' (did you mean 'replicas'?)\n"
+    assert capsys.readouterr().err == message
 
 
 def test_bounds_that_exclude_each_other_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,30 @@ class Plain(asyncio.Protocol):
         self.transport.abort()
 
 
+async def test_connections_that_wait_when_a_shared_port_is_closed_are_served() -> None:
+    listener = Listener()
+    made: list[Plain] = []
+
+    def make() -> Plain:
+        made.append(Plain(listener))
+        return made[-1]
+
+    port = await listener.start(make, "127.0.0.1", 0, reuse_port=True)
+    waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]  # no turn of the loop
+    listener.release()
+    try:
+        await until(lambda: listener.connections == len(waiting))
+        for connection in made:
+            connection.transport.write(b"served")
+        for sock in waiting:
+            assert await asyncio.to_thread(sock.recv, 6) == b"served"
+    finally:
+        for sock in waiting:
+            sock.close()
+        listener.close()
+        await until(lambda: not listener.connections)
+
+
 async def test_one_connection_too_many_is_closed_and_room_is_made_by_the_next_to_leave() -> None:
     listener = Listener(max_connections=2)
     made: list[Plain] = []

@@ -22,7 +22,7 @@ from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import NodeLost, TpxError, UsageError
 from tpx.protocol.json_values import JsonValue
-from tpx.ray_driver import connected
+from tpx.ray_driver import connected, first_line
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -90,7 +90,7 @@ class RayNode:
         except RayTaskError as exc:
             raise exc.cause from exc
         except RayError as exc:
-            raise NodeLost(f"{self.name} does not take part: {_find_first_line(exc)}") from exc
+            raise NodeLost(f"{self.name} does not take part: {first_line(exc)}") from exc
         return found
 
     async def run(self, configuration: Configuration, trial: Trial) -> TrialResult:
@@ -131,7 +131,7 @@ class RayNode:
         except RayTaskError as exc:
             raise exc.cause from exc
         except RayError as exc:
-            raise NodeLost(_find_first_line(exc)) from exc
+            raise NodeLost(first_line(exc)) from exc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +218,3 @@ def _iter_slots(what: str, say: Say) -> Iterator[_Reservation]:
                 yield _Reservation(name=f"{address} GPU {number}", node=id_, cpus=cpus / gpus, gpus=1)
         else:
             yield _Reservation(name=address, node=id_, cpus=cpus, gpus=gpus)
-
-
-def _find_first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

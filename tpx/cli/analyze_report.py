@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpx.analyzer.comparison import AnalysisComparison, compare_runs
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.file import read_yaml
+from tpx.analyzer.options.file import given_in_file
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.files import ReportFiles, write_reports
 from tpx.analyzer.reports.tables import write_csv
@@ -20,7 +20,7 @@ from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_options import ENDINGS, ReportConfig, journal_of, show_written
 from tpx.cli.comparing import AnalyzeCompareConfig, report_comparison
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, from_argv, given_in_argv, given_in_mapping, nearest
+from tpx.options import build, fields_of, from_argv, given_in_argv, nearest
 from tpx.perf.compare import difference_json
 from tpx.perf.report.comparison import Against, Compared
 from tpx.report.files import write_text
@@ -54,14 +54,9 @@ def _make_view(run: Run, config: ReportConfig) -> ReportView:
 
 def _read_options(argv: Sequence[str]) -> ReportConfig:
     given = given_in_argv(ReportConfig, argv)
-    path = given.get("config_file")
-    if path is not None:
-        own = {field.name for field in fields_of(ReportConfig)}
-        others = {field.name for field in fields_of(ProfileSpec)} - own  # both commands may share one file
-        content = {k: value for k, value in read_yaml(path).items() if str(k).replace("-", "_") not in others}
-        base = given_in_mapping(ReportConfig, content, source=str(path))
-        given = {**base, **given}
-    return build(ReportConfig, given)
+    others = {field.name for field in fields_of(ProfileSpec)}  # both commands may share one file
+    others -= {field.name for field in fields_of(ReportConfig)}
+    return build(ReportConfig, {**given_in_file(ReportConfig, given.get("config_file"), others), **given})
 
 
 def _select_variant(run: Run, name: str) -> Run:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tpx.cluster.spec import ClusterSpec
 from tpx.errors import NotFound, NotReady, UsageError
 from tpx.protocol.json_values import JsonObject, JsonValue
-from tpx.ray_driver import NAMESPACE
+from tpx.ray_driver import NAMESPACE, first_line
 
 ANSWER_S = 60.0
 """Deadline of a call: within it, Ray restarts a supervisor."""
@@ -75,7 +75,7 @@ class Cluster:
             except GetTimeoutError:
                 fault = None
             if time.monotonic() + READY_POLL_S > deadline_s:
-                why = f": {str(fault).splitlines()[0]}" if fault else ""
+                why = f": {first_line(fault)}" if fault else ""
                 raise NotReady(f"the supervisor of '{self.name}' has not answered for {timeout_s:g} s{why}")
             time.sleep(READY_POLL_S)
 
@@ -116,7 +116,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
         ray.get(actor.status.remote(), timeout=PLACE_S)
     except RayError as exc:
         ray.kill(actor)
-        why = str(exc).strip().splitlines()[0]
+        why = first_line(exc)
         raise UsageError(
             f"Ray does not start the supervisor on the head node: {why} (see `ray status` and Ray's logs)"
         ) from exc

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.analyzer.options.file import read_yaml
+from tpx.analyzer.options.file import given_in_file
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, given, given_in_argv, given_in_mapping, group, option
+from tpx.options import build, fields_of, given, given_in_argv, group, option
 from tpx.protocol.json_values import JsonObject
 
 LATENCIES = "nv_inference_request_duration_histogram_us"
@@ -197,6 +197,6 @@ def read_spec(argv: Sequence[str], base: ClusterSpec | None = None) -> ClusterSp
     `base`. Raises UsageError.
     """
     words = dict(given_in_argv(ClusterSpec, argv))
-    file = words.pop("config_file", None)  # not part of the spec: other nodes do not have the file
-    from_file = {} if file is None else given_in_mapping(ClusterSpec, read_yaml(file), source=str(file))
+    # the file is not part of the spec: other nodes do not have it
+    from_file = given_in_file(ClusterSpec, words.pop("config_file", None))
     return build(ClusterSpec, {**(base.plain() if base else {}), **from_file, **words})

@@ -67,9 +67,6 @@ class ClusterState:
         """Make a spec the current release, and drop releases no longer in use."""
         self.release = max(self.releases) + 1
         self.releases[self.release] = spec.plain()
-        self._drop_unused_releases()
-
-    def _drop_unused_releases(self) -> None:
         used: set[int] = {self.release, *(member.release for member in self.members)}
         used |= {self.update.from_release, self.update.to_release} if self.update else set()
         self.releases = {number: plain for number, plain in self.releases.items() if number in used}

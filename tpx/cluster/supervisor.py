@@ -25,7 +25,7 @@ from tpx.cluster.replica import STOP_PATIENCE_S, Replica, ReplicaStatus
 from tpx.cluster.spec import ClusterSpec, from_plain
 from tpx.cluster.state import ClusterState, ReplicaRecord, Update, load
 from tpx.protocol.json_values import JsonObject
-from tpx.ray_driver import NAMESPACE
+from tpx.ray_driver import NAMESPACE, first_line
 
 TICK_S = 0.5
 ASK_S = 2.0
@@ -167,7 +167,7 @@ class ClusterSupervisor:
             try:
                 self._reconcile(began_s)
             except RayError as exc:  # the head node may be unreachable for a moment: keep looping
-                self._state.tell(f"Ray: {str(exc).splitlines()[0]}")
+                self._state.tell(f"Ray: {first_line(exc)}")
             time.sleep(max(0.05, TICK_S - (time.monotonic() - began_s)))
 
     def _reconcile(self, now_s: float) -> None:
@@ -254,9 +254,7 @@ class ClusterSupervisor:
                 if watched.status.state == "ready":
                     watched.ready_s = time.monotonic()
             except RayError as exc:
-                watched.status = ReplicaStatus(
-                    state=LOST, host=watched.status.host, message=_summarize_error(exc)
-                )
+                watched.status = ReplicaStatus(state=LOST, host=watched.status.host, message=first_line(exc))
             watched.asked = None
 
     def _remove_lost(self) -> None:
@@ -462,7 +460,7 @@ class ClusterSupervisor:
             try:
                 self._proxy_status[node] = ray.get(asked[node][1])
             except RayError as exc:
-                self._state.tell(f"balancer on {node} is gone: {_summarize_error(exc)}")
+                self._state.tell(f"balancer on {node} is gone: {first_line(exc)}")
                 del self._proxies[node]
 
     def _start_proxy(self, node: str) -> str:
@@ -489,7 +487,3 @@ def _choose_first_count(spec: ClusterSpec) -> int:
 
 def _format_resources(spec: ClusterSpec) -> str:
     return ", ".join(f"{name} {amount:g}" for name, amount in spec.replica.resources.items()) or "a place"
-
-
-def _summarize_error(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

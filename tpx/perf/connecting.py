@@ -19,6 +19,7 @@ from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import MixedFeed
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import TensorRegions, shared_tensors
+from tpx.perf.levels import ModelShare
 from tpx.perf.options import SessionSpec
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, model_tree
 from tpx.protocol.v2 import RequestedOutput
@@ -28,15 +29,6 @@ if TYPE_CHECKING:
 
 SINGLE_REQUEST_STREAMS = frozenset({"mlserver"})
 """Names of servers whose streams carry one request each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixMember:
-    """One model of a mix; `weight` is its relative share of the requests."""
-
-    model: str
-    weight: float
-    statistics: ServerStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +43,7 @@ class ConnectedModel:
     statistics: ServerStatistics
     sequences: bool = False
     """True if its requests belong to sequences."""
-    members: tuple[MixMember, ...] = ()
+    members: tuple[tuple[ModelShare, ServerStatistics], ...] = ()
     """Models that are measured at once, if several; `model` is then the first of them."""
     notices: tuple[str, ...] = ()
     """Assumptions about the server and the model's inputs, for the user."""
@@ -145,10 +137,6 @@ async def _open_mix(
         feed = MixedFeed(
             [each.requests.feed for each in opened], [s.weight for s in shares], spec.inputs.seed
         )
-        members = tuple(
-            MixMember(model=s.name, weight=s.weight, statistics=each.statistics)
-            for s, each in zip(shares, opened, strict=True)
-        )
         yield replace(
             opened[0],
             requests=Requests(feed=feed, data=opened[0].requests.data),
@@ -157,7 +145,7 @@ async def _open_mix(
                 *(tree for each in opened for tree in each.statistics.trees),
                 available=opened[0].statistics.available,
             ),
-            members=members,
+            members=tuple(zip(shares, (each.statistics for each in opened), strict=True)),
             notices=tuple(dict.fromkeys(notice for each in opened for notice in each.notices)),
         )
 

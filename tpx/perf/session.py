@@ -18,7 +18,7 @@ from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load, LoadRequest, check_openable, open_load, workers_for
 from tpx.perf.loads.rate import check_timestamps
 from tpx.perf.loops import waiting
-from tpx.perf.measure.collectors import Collector, MetricsCollector, extended
+from tpx.perf.measure.collectors import Collector, extended
 from tpx.perf.measure.ledger import LevelLedger
 from tpx.perf.measure.level import LevelMeasurement, quiet_memory, warm_up
 from tpx.perf.measure.verdict import level_result
@@ -156,7 +156,7 @@ class Session:
 
             scraper = Scraper(place, self._observer.notice)
             stack.push_async_callback(scraper.stop)
-            collectors.append(MetricsCollector(scraper))
+            collectors.append(scraper)
         if spec.output.profile_export_file or spec.output.jsonl:
             from tpx.perf.report.recorders import open_recorders
 

@@ -185,19 +185,9 @@ class Listener:
         """Register a connection; refuse it if it is over a limit."""
         self._connections.add(connection)
         self._coalescing.connections = len(self._connections)
-        # accept what waits, up to a limit: uvloop accepts only one connection per loop iteration, so clients
-        # that reconnect constantly could fill the backlog and lock others out
-        loop = asyncio.get_running_loop()
-        for listening in self._listening:
-            while len(self._accepting) < _ACCEPTED_AT_ONCE:
-                try:
-                    accepted, _ = listening.accept()
-                except OSError:  # none waits, it has been closed again, or no descriptor is left
-                    break
-                accepted.setblocking(False)
-                task = loop.create_task(self._connect(accepted))
-                self._accepting.add(task)
-                task.add_done_callback(self._accepting.discard)
+        # uvloop accepts only one connection per loop iteration, so clients that reconnect constantly could
+        # fill the backlog and lock others out
+        self._accept_waiting()
         excess, reason = len(self._connections) - self._max_connections, ""
         if excess > 0:
             reason = f"the server has {self._max_connections} connections, its limit"
@@ -216,6 +206,20 @@ class Listener:
             connection.abort()
         else:
             connection.refuse(reason)
+
+    def _accept_waiting(self) -> None:
+        """Accept the connections that wait in the backlog, up to a limit."""
+        loop = asyncio.get_running_loop()
+        for listening in self._listening:
+            while len(self._accepting) < _ACCEPTED_AT_ONCE:
+                try:
+                    accepted, _ = listening.accept()
+                except OSError:  # none waits, it has been closed again, or no descriptor is left
+                    break
+                accepted.setblocking(False)
+                task = loop.create_task(self._connect(accepted))
+                self._accepting.add(task)
+                task.add_done_callback(self._accepting.discard)
 
     async def _connect(self, accepted: socket.socket) -> None:
         with suppress(OSError):
@@ -245,6 +249,7 @@ class Listener:
         """
         self.releasing = True
         if self.shares_port:
+            self._accept_waiting()  # closing the port would reset them
             self._close_port()
         for connection in list(self._connections):
             connection.release()

@@ -260,6 +260,12 @@ def test_a_counted_level_is_held_against_the_limit_by_its_one_window() -> None:
     assert closed(rows, replace(settings, latency_limit_ms=5), [3]).verdict is Verdict.OVER_LIMIT
 
 
+def test_a_level_of_one_window_ends_with_it() -> None:
+    settings = LevelSettings(rule="ci", interval_ms=1000, one_window=True)
+    result = measured(steady(0.02, seconds=9), Level("concurrency", 1), settings)
+    assert (len(result.windows), result.stable) == (1, True)
+
+
 def test_by_perf_analyzers_rule_too_further_windows_settle_an_objective() -> None:
     result = settled("p99<200ms", steady(0.02), replace(PA, stability=0.5))
     assert result.slo[0].outcome is Outcome.MET

@@ -1,6 +1,6 @@
 """Read the command line and its YAML file into a ProfileSpec."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,20 +71,24 @@ def merge_options(argv: Sequence[str]) -> ProfileSpec:
         if word == "-m" and "/" not in value and not Path(value).is_dir():
             words[place] = "--profile-models"
     given = given_in_argv(ProfileSpec, words)
-    path = given.get("config_file")
-    if path is not None:
-        base: dict[str, Any] = {}
-        for key, value in read_yaml(path).items():
-            if str(key).replace("-", "_") in OF_REPORT:
-                continue
+    base = given_in_file(ProfileSpec, given.get("config_file"), OF_REPORT)
+    own = {model.name: model for model in base.get("profile_models", ())}
+    models = tuple(own.get(model.name, model) for model in given.get("profile_models", ()))
+    return build(ProfileSpec, {**base, **given, **({"profile_models": models} if models else {})})
+
+
+def given_in_file(config: type, path: Path | None, ignored: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values in a YAML file, without keys of other commands; none without a file."""
+    if path is None:
+        return {}
+    found: dict[str, Any] = {}
+    for key, value in read_yaml(path).items():
+        if str(key).replace("-", "_") not in ignored:
             try:
-                base |= given_in_mapping(ProfileSpec, {key: value}, source=str(path))
+                found |= given_in_mapping(config, {key: value}, source=str(path))
             except UsageError as exc:
                 raise _add_line_number(exc, path, str(key)) from exc
-        own = {model.name: model for model in base.get("profile_models", ())}
-        models = tuple(own.get(model.name, model) for model in given.get("profile_models", ()))
-        given = {**base, **given, **({"profile_models": models} if models else {})}
-    return build(ProfileSpec, given)
+    return found
 
 
 def check_same_run(earlier: RunRecords, settings: Mapping[str, object], path: object) -> None:

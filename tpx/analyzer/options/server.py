@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from tpx.analyzer.options.models import docker_args
 from tpx.analyzer.values import Flags, environment, flags, from_yaml_text, words
@@ -13,14 +13,7 @@ from tpx.options import nearest, option
 _MAP = "{KEY: VALUE}"
 
 LaunchMode = Literal["local", "remote", "inprocess", "docker", "ray"]
-_MODES: Mapping[str, LaunchMode] = {
-    "local": "local",
-    "remote": "remote",
-    "inprocess": "inprocess",
-    "docker": "docker",
-    "c_api": "inprocess",
-    "ray": "ray",
-}
+_MODES: Mapping[str, LaunchMode] = {mode: mode for mode in get_args(LaunchMode)} | {"c_api": "inprocess"}
 
 
 def parse_launch_mode(text: object) -> LaunchMode:

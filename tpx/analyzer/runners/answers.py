@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tpx.errors import MeasurementError, TpxError, WireError
+from tpx.errors import InvalidRequest, MeasurementError, TpxError
 from tpx.perf.capture import parts_of, read_outputs
 from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.inputs.values import bf16_floats
@@ -62,19 +62,20 @@ async def _ask(client: Client, slot: Slot, request: Prepared) -> list[dict[str, 
 
     def answered(response: Any) -> None:
         # the bytes of a response are valid only during this callback
+        if response.status != client.success:
+            fail(MeasurementError(client.failure(response).message))
+            return
         try:
-            if response.status != client.success:
-                raise MeasurementError(client.failure(response).message)
             tensors = list(read_outputs(parts_of(response)))
             done.set_result([{each.name: _copy_values(each) for each in part} for part in tensors])
-        except TpxError as exc:
-            done.set_exception(exc)
+        except (InvalidRequest, KeyError, TypeError, ValueError) as exc:
+            fail(MeasurementError(f"an output cannot be read: {exc}"))
 
-    def lost(error: WireError) -> None:
+    def fail(error: TpxError) -> None:
         if not done.done():
             done.set_exception(error)
 
-    slot.on_lost = lost
+    slot.on_lost = fail
     slot.send(request, answered)
     return await done
 

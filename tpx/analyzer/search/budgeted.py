@@ -10,6 +10,7 @@ from tpx.analyzer.search.explorer import Explorer, is_step, measure, nearest_ste
 from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
+from tpx.analyzer.search.sweep import refine_best
 
 PILOT_LOAD = 64
 """Maximum load of the second pilot; beyond saturation it only adds queueing, slow with a slow model."""
@@ -33,7 +34,7 @@ def budgeted(spec: SearchSpec, history: History) -> Steps:
     for point in rung[:CLIMBED]:
         yield from explorer.climbed(point)
     yield from _climb_neighbors(explorer)
-    yield from explorer.refined()
+    yield from refine_best(spec, history)
 
 
 def _measure_knee(explorer: Explorer) -> Asking[float]:

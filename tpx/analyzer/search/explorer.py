@@ -13,7 +13,6 @@ from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.history import Asking, History, Merit
 from tpx.analyzer.search.space import Ladder, Point, SearchGrid
 from tpx.analyzer.search.spec import SearchSpec
-from tpx.analyzer.search.sweep import refine_best
 from tpx.report.digits import rounded
 
 WORTH_A_STEP = math.log(1.02)
@@ -80,10 +79,6 @@ class Explorer:
         known = self._find_best(point)
         wanted = known.load.value if known else self.expected(point)
         return (yield from self._search_ladder(variant, ladder, nearest_step(ladder, wanted)))
-
-    def refined(self) -> Asking[None]:
-        """Find the greatest loads at which the best configurations satisfy the constraints."""
-        yield from refine_best(self._spec, self.history)
 
     def merit(self, point: Point) -> Merit:
         """Return the merit of a point's best measurement."""

@@ -16,6 +16,7 @@ from tpx.analyzer.search.explorer import Explorer
 from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
+from tpx.analyzer.search.sweep import refine_best
 
 RADIUS = 3
 FEWEST_NEIGHBOURS = 3
@@ -51,7 +52,7 @@ def quick(spec: SearchSpec, history: History) -> Steps:
     if not spec.space.strategy.concurrency_sweep_disable:
         for point in sorted(explorer.tried, key=explorer.merit, reverse=True)[: spec.limits.finalists]:
             yield from explorer.climbed(point)
-        yield from explorer.refined()
+        yield from refine_best(spec, history)
 
 
 def _take_fast_step(explorer: Explorer, home: Point) -> Asking[Point]:

@@ -5,6 +5,7 @@ import math
 from tpx.analyzer.search.explorer import Explorer
 from tpx.analyzer.search.history import Asking, History, Merit, Steps
 from tpx.analyzer.search.spec import SearchSpec
+from tpx.analyzer.search.sweep import refine_best
 from tpx.errors import UsageError
 
 WITHOUT_MODEL = 5
@@ -33,7 +34,7 @@ def optuna_trials(spec: SearchSpec, history: History) -> Steps:
             history.decide(f"optuna ends after {number} trials: {since} without an improvement")
             break
     if not spec.space.strategy.concurrency_sweep_disable:
-        yield from explorer.refined()
+        yield from refine_best(spec, history)
 
 
 class _Trials:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing.connection import Connection
 from time import perf_counter_ns
 
@@ -24,6 +25,8 @@ from tpx.perf.records import Rows, Times
 REPORT_S = 0.01
 MOST_ROWS, MOST_TIMES = 512, 2048
 """Rows and response times in a report: 56 KiB, which a pipe takes at once while it is writable."""
+REPORTS_A_TURN = 4
+"""Maximum reports per turn of the event loop, so that requests are sent in between."""
 ABANDONED_DRAIN_S = 0.25
 """Time to wait for requests in flight if the controller is gone in the middle of a level."""
 
@@ -107,7 +110,9 @@ class Reporter:
         The load must not wait while the controller is busy: unsent rows stay in the load's records.
         """
         load, complete = self._load, False
-        while not complete and (wait or self._writable.poll(0)):
+        for _ in count() if wait else range(REPORTS_A_TURN):
+            if complete or not (wait or self._writable.poll(0)):
+                return
             # taken before the rows: one that ends meanwhile must not count as reported
             now_ns = perf_counter_ns()
             rows = load.records.between(self._rows, self._rows + MOST_ROWS)
@@ -115,12 +120,15 @@ class Reporter:
             if load.records.arrivals:
                 ends = np.cumsum(rows["responses"])
                 rows = rows[: max(1, int(np.searchsorted(ends, MOST_TIMES, side="right")))]
-                count = int(ends[len(rows) - 1]) if len(rows) else 0
-                times_ns = np.array(load.records.arrivals[self._times : self._times + count], np.int64)
-                self._times += count
+                end = self._times + (int(ends[len(rows) - 1]) if len(rows) else 0)
+                times_ns = np.array(load.records.arrivals[self._times : end], np.int64)
+                self._times = end
             self._rows += len(rows)
             complete = self._rows == len(load.records)
-            self._complete_ns = now_ns if complete else self._complete_ns
+            if complete:
+                self._complete_ns = now_ns
+            elif len(rows):  # later rows ended no earlier than the last of these
+                self._complete_ns = max(self._complete_ns, int(rows["end_ns"][-1]) - 1)
             self._pipe.send(
                 WorkerReport(
                     rows=rows,

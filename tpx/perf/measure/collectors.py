@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from tpx.perf.connecting import ConnectedModel, MixMember
+from tpx.perf.connecting import ConnectedModel
 from tpx.perf.inputs.feed import Conversation
 from tpx.perf.levels import LATE_NS
 from tpx.perf.loads.base import Load
@@ -24,9 +24,6 @@ from tpx.perf.results import (
 )
 from tpx.perf.statistics.summaries import summarize
 
-if TYPE_CHECKING:
-    from tpx.perf.measure.scraper import Scraper
-
 QUARTILES = (25.0, 75.0)
 """Percentiles of responses besides the usual ones; Model Analyzer has objectives for them."""
 
@@ -39,20 +36,6 @@ class Collector(Protocol):
 
     async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
         """Return the result with further figures; the load has stopped."""
-
-
-class MetricsCollector:
-    """Implements Collector: the figures of the server's metrics page during the level."""
-
-    def __init__(self, scraper: "Scraper") -> None:
-        self._scraper = scraper
-
-    async def begin(self) -> None:
-        await self._scraper.begin()
-
-    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
-        await self._scraper.look()
-        return replace(result, metrics=self._scraper.figures(measured.first.time_ns, measured.last.time_ns))
 
 
 def extended(
@@ -69,7 +52,7 @@ def extended(
     if connected.requests.conversations:
         result = replace(result, sessions=session_figures(rows, connected.requests.conversations))
     if connected.members:
-        result = replace(result, members=tuple(_iter_members(connected.members, measured)))
+        result = replace(result, members=tuple(_iter_members(connected, measured)))
     latency, settings = result.latency, measured.settings
     sleeps = not (settings.pace.poll == "busy" or settings.with_engine)
     if sleeps and latency is not None and may_dominate(result.level, latency.at(50.0)):
@@ -136,18 +119,18 @@ def ended_sequences(records: Records, kept: range, cut_short: Set[int]) -> int:
     return int(np.count_nonzero(inside & ~np.isin(last, list(cut_short))))
 
 
-def _iter_members(members: Sequence[MixMember], measured: MeasuredLevel) -> Iterator[MemberFigures]:
+def _iter_members(connected: ConnectedModel, measured: MeasuredLevel) -> Iterator[MemberFigures]:
     """Yield the share of each model when several are measured at once."""
-    for number, member in enumerate(members):
+    for number, (share, statistics) in enumerate(connected.members):
         rows = measured.rows[measured.rows["step"] >> MODEL_SHIFT == number]
         good = succeeded(rows)
         per_s = len(good) * measured.batch_size * 1e9 / max(measured.merged.duration_ns, 1)
         yield MemberFigures(
-            model=member.model,
-            weight=member.weight,
+            model=share.name,
+            weight=share.weight,
             requests=len(good),
             failed=len(rows) - len(good),
             throughput_infer_per_s=per_s,
             latency=summarize(good["end_ns"] - good["intended_ns"]) if len(good) else None,
-            server=member.statistics.between(measured.first.server, measured.last.server),
+            server=statistics.between(measured.first.server, measured.last.server),
         )

@@ -149,7 +149,8 @@ class LevelLedger:
         violated, the level is dead, or it has had all its windows.
         """
         settings, windows = self.settings, self.windows
-        if settings.request_count or len(windows) >= settings.max_windows or windows[-1].dead:
+        counted = settings.request_count or settings.one_window
+        if counted or len(windows) >= settings.max_windows or windows[-1].dead:
             return True
         if len(windows) < STABILITY_WINDOWS and settings.rule != "brief":
             return False

@@ -11,7 +11,8 @@ from statistics import fmean
 from time import perf_counter_ns, thread_time_ns
 
 from tpx.errors import MeasurementError, TpxError
-from tpx.perf.results import GpuFigures, MetricsFigures, MetricsPlace, SeriesFigures
+from tpx.perf.measure.ledger import MeasuredLevel
+from tpx.perf.results import GpuFigures, LevelResult, MetricsFigures, MetricsPlace, SeriesFigures
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, encode_request, fetch
 
 GPU_SERIES = {
@@ -90,7 +91,10 @@ Notice = Callable[[str], None]
 
 
 class Scraper:
-    """Scrapes from the first `begin` until `stop`. Failures are reported once; the run continues without."""
+    """Implements Collector: scrapes from the first `begin` until `stop`.
+
+    Failures are reported once; the run continues without metrics.
+    """
 
     def __init__(self, place: MetricsPlace, notice: Notice) -> None:
         self._place = place
@@ -111,6 +115,10 @@ class Scraper:
         await self.look()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
+
+    async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
+        await self.look()
+        return replace(result, metrics=self.figures(measured.first.time_ns, measured.last.time_ns))
 
     def figures(self, start_ns: int, end_ns: int) -> MetricsFigures | None:
         """Return the figures between two times; None if there was no scrape."""
