@@ -66,7 +66,7 @@ def past(view: memoryview, at: int, tag: int) -> int:
     return at + NUMBER_BYTES[kind] if kind else varint(view, at, longest=10)[1]
 
 
-def _iter_fields(view: memoryview) -> Iterator[tuple[int, int, int]]:
+def iter_fields(view: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield each field's tag, start and end. Raises IndexError if malformed."""
     at, end = 0, len(view)
     while at < end:
@@ -78,7 +78,7 @@ def _iter_fields(view: memoryview) -> Iterator[tuple[int, int, int]]:
         yield tag, start, at
 
 
-def _read_payload(view: memoryview, start: int, stop: int) -> memoryview:
+def read_payload(view: memoryview, start: int, stop: int) -> memoryview:
     """Return the value of a length-delimited field."""
     _, at = varint(view, start)
     _, at = varint(view, at)
@@ -95,10 +95,10 @@ def cut_contents(head: Buffer, max_fields: int) -> tuple[bytes, list[Contents | 
     rest: list[Buffer] = []
     contents: list[Contents | None] = []
     size = count = 0
-    for tag, start, stop in _iter_fields(view):
+    for tag, start, stop in iter_fields(view):
         part: Buffer = view[start:stop]
         if tag == _INPUTS_TAG:
-            inner, cut, fields = _cut_input(_read_payload(view, start, stop))
+            inner, cut, fields = _cut_input(read_payload(view, start, stop))
             part = bytes((_INPUTS_TAG,)) + encode_varint(len(inner)) + inner
             contents.append(cut)
             count += fields
@@ -118,10 +118,10 @@ def _cut_input(view: memoryview) -> tuple[bytes, Contents | None, int]:
     rest: list[Buffer] = []
     contents: Contents | None = None
     size = 0
-    for tag, start, stop in _iter_fields(view):
+    for tag, start, stop in iter_fields(view):
         if tag == _CONTENTS_TAG:
             contents = contents or []
-            contents.append(_read_payload(view, start, stop))
+            contents.append(read_payload(view, start, stop))
         elif size <= _MAX_REST_BYTES:  # over the limit it is refused anyway
             rest.append(view[start:stop])
             size += stop - start
@@ -132,10 +132,10 @@ def contents_in_pieces(contents: Contents) -> Iterator[bytes]:
     """Yield serialized InferTensorContents of some elements each. Raises IndexError if malformed."""
     for view in contents:
         began = 0
-        for tag, start, stop in _iter_fields(view):
+        for tag, start, stop in iter_fields(view):
             if stop - start > _PIECE_BYTES and tag & 7 == 2 and tag >> 3 != 8:
                 yield bytes(view[began:start])
-                yield from _split_packed(tag, _read_payload(view, start, stop))
+                yield from _split_packed(tag, read_payload(view, start, stop))
                 began = stop
             elif stop - began > _PIECE_BYTES:
                 yield bytes(view[began:stop])

@@ -119,7 +119,8 @@ def short_json_object(request: HttpRequest) -> JsonObject:
     """Parse the body of a verb other than inference and load, which the event loop handles at once."""
     if len(request.body) > LARGE_BYTES:
         raise InvalidRequest(
-            f"the body of this request takes at most {LARGE_BYTES} bytes, got {len(request.body)}"
+            "failed to parse the request JSON buffer: for this verb it takes at most "
+            f"{LARGE_BYTES} bytes, got {len(request.body)}"
         )
     return json_object(request)
 

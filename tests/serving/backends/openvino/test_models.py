@@ -22,6 +22,7 @@ from tests.serving.backends.openvino.models import (
     opened,
     parameters,
 )
+from tests.serving.counted_models import MODELS
 from tests.serving.onnx_files import graph, node, value
 from tpx.errors import ConfigError, ExecutionError, InvalidRequest, LoadError
 from tpx.protocol.datatypes import BY_NAME
@@ -326,3 +327,10 @@ def test_an_extension_is_a_library_beside_the_model_or_where_the_command_line_sa
 def test_where_in_its_sources_openvino_was_is_left_out_of_messages() -> None:
     exc = RuntimeError("Exception from src/a.cpp:1:\nException from src/b.cpp:2:\nNotFound: it\n\n")
     assert reason(exc) == "NotFound: it"
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "as large as an input says"])
+def test_work_that_values_decide_is_not_done_on_the_event_loop(tmp_path: Path, name: str) -> None:
+    depends, model = MODELS[name]
+    onnx_files.save(model, tmp_path / "model.onnx")
+    assert opened(tmp_path, "default_model_filename: 'model.onnx'").inline is not depends

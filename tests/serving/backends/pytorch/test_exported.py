@@ -11,7 +11,7 @@ import torch
 from torch.export import Dim
 
 from tests.serving.backends.pytorch import zoo
-from tests.serving.backends.pytorch.opening import check, executors, run, tensors
+from tests.serving.backends.pytorch.opening import check, executors, opened, run, tensors
 from tpx.errors import ConfigError, ExecutionError, LoadError
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
@@ -241,3 +241,13 @@ def test_archives_can_be_opened_at_the_same_time(affine: Path) -> None:
 
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(opening, range(6))) == [4] * 6
+
+
+def test_an_archive_whose_result_is_as_large_as_a_value_says_runs_in_threads(
+    affine: Path, tmp_path: Path
+) -> None:
+    program = torch.export.export(zoo.Zeros(), (torch.ones(2),))
+    zoo.save_exported(program, tmp_path / "model.pt2")
+    for directory, inline in ((tmp_path, False), (affine, True)):
+        with opened(directory) as (model, _):
+            assert model.inline is inline

@@ -1,5 +1,6 @@
 """TorchScript archives: names, shapes of calls, datatypes, and what is refused."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from tests.serving.backends.pytorch import zoo
-from tests.serving.backends.pytorch.opening import QUIET_JIT, check, executors, run, tensors
+from tests.serving.backends.pytorch.opening import QUIET_JIT, check, executors, opened, run, tensors
 from tpx.errors import ConfigError, ExecutionError, InvalidRequest, LoadError
 from tpx.serving.backends.pytorch.program import DTYPES
 
@@ -258,3 +259,31 @@ def test_what_ragged_batches_add_comes_after_the_inputs_or_by_its_name(tmp_path:
     for values, ends in (("values", "ends"), ("x__0", "y__1"), ("anything", "added")):
         out = run(tmp_path, text % (values, ends, values), **{values: given[0], ends: given[1]})
         assert out["y"].tolist() == [1, 14]
+
+
+@pytest.mark.parametrize(
+    ("module", "inline"),
+    [
+        (zoo.CountedByAnElement(), False),
+        (zoo.RepeatedWhileSmall(), False),
+        (zoo.SizedByAnElement(), False),
+        (zoo.CountedByRows(), True),
+        (zoo.Identity(), True),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+def test_work_that_values_decide_is_not_done_on_the_event_loop(
+    tmp_path: Path, module: torch.nn.Module, inline: bool
+) -> None:
+    zoo.save_script(module, tmp_path / "model.pt")
+    with opened(tmp_path, tensors("input", "x FP32 -1") + tensors("output", "y FP32 -1")) as (model, _):
+        assert model.inline is inline
+
+
+def test_sizes_in_a_traced_module_are_not_values(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(zoo.CountedByRows(), torch.zeros(2, 3))
+    traced.save(str(tmp_path / "model.pt"))
+    with opened(tmp_path, tensors("input", "x FP32 -1") + tensors("output", "y FP32 -1")) as (model, _):
+        assert model.inline

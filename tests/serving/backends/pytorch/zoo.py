@@ -92,6 +92,52 @@ class Convolution(nn.Module):
         return self.layers(image)
 
 
+class CountedByAnElement(nn.Module):
+    """Adds 1 as often as the first element says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros(1)
+        for _ in range(int(x[0])):
+            y = y + 1
+        return y
+
+
+class RepeatedWhileSmall(nn.Module):
+    """Adds 1 until the sum is 100."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        while bool(x.sum() < 100):
+            x = x + 1
+        return x
+
+
+class SizedByAnElement(nn.Module):
+    """As many zeros as the first element says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros([int(x[0].item())])
+
+
+class Zeros(nn.Module):
+    """As many zeros as the first element says, for torch.export, which wants to know the limits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        count: Any = x[0].to(torch.int64).item()
+        torch._check(count >= 0)
+        torch._check(count < 1000)
+        return torch.zeros(count)
+
+
+class CountedByRows(nn.Module):
+    """Adds 1 for each row, which is flattened."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for _ in range(x.size(0)):
+            y = y + 1
+        return y.reshape(x.shape[0], -1)
+
+
 def save_script(module: nn.Module, path: Path) -> None:
     """As TorchScript, of a module in evaluation mode."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import check_signature
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, BoundExecutor, ValueExecutor, can_bind
+from tpx.serving.backends.onnxruntime.graph import work_depends_on_values
 from tpx.serving.backends.onnxruntime.options import Threads, run_options, session_options, warn_of_unknown
 from tpx.serving.backends.onnxruntime.providers import (
     CPU,
@@ -127,8 +128,6 @@ class OnnxRuntimeBackend:
 class OnnxModel:
     """One version; the session that opening creates completes the configuration, then serves an instance."""
 
-    inline = True
-
     def __init__(self, path: Path, files: ModelFiles, config: ModelConfig) -> None:
         self._path = path
         self._files = files
@@ -140,6 +139,7 @@ class OnnxModel:
         self._first: tuple[InstanceSpec, ort.InferenceSession] | None = None
         session = self._open_session(specs[0], config)
         self._first = specs[0], session
+        self.inline = not work_depends_on_values(path)
         self._shared: ort.InferenceSession | None = None
         self._inputs = [OnnxTensor.of(node) for node in session.get_inputs()]
         self._outputs = [OnnxTensor.of(node) for node in session.get_outputs()]

@@ -68,8 +68,6 @@ class OpenVinoBackend:
 class OpenVinoModel:
     """One open version; read when it is opened, and compiled for its first instance."""
 
-    inline = True
-
     def __init__(self, path: Path, files: ModelFiles, config: ModelConfig) -> None:
         self._name = files.model_name
         self._settings = settings_of(config)
@@ -84,6 +82,7 @@ class OpenVinoModel:
                 f"load the extension '{extension}'", lambda: self._core.add_extension(str(extension))
             )
         self._model = self._call_openvino(f"read '{path}'", lambda: self._core.read_model(path))
+        self.inline = not _works_longer(self._model)
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         inputs, outputs = self._list_tensors(config)
@@ -217,3 +216,37 @@ def _describe_port(port: ov.Output, wanted: set[str]) -> ModelTensor:
     dims = port.partial_shape if ranked else ()
     shape = tuple(-1 if dim.is_dynamic else dim.get_length() for dim in dims)
     return ModelTensor(name=chosen[0], datatype=datatype, shape=shape, ranked=ranked)
+
+
+_SIZES = {
+    "Broadcast": (1,),
+    "Interpolate": (1, 2),
+    "Loop": (0,),
+    "OneHot": (1,),
+    "Pad": (1, 2),
+    "RandomUniform": (0,),
+    "Range": (0, 1, 2),
+    "Tile": (1,),
+}
+"""Operators, and which of their inputs decide how often they loop or how large their output is."""
+
+
+def _works_longer(model: ov.Model) -> bool:
+    """Return True if the values of inputs, and not only their sizes, may decide how long a run takes."""
+    varying: set[str] = set()
+    for node in model.get_ordered_ops():
+        kind = node.get_type_name()
+        sources = [given.get_source_output().get_node() for given in node.inputs()]
+        names = [source.get_name() for source in sources]
+        if any(names[at] in varying for at in _SIZES.get(kind, ()) if at < len(names)):
+            return True
+        bodies = [node.get_function()] if kind == "Loop" else []
+        if kind == "If":
+            bodies = [node.get_function(index) for index in (0, 1)]
+        if kind == "Loop" and isinstance(sources[0], ov.op.Constant) and sources[0].data.min() < 0:
+            return True  # until its condition ends it
+        if any(map(_works_longer, bodies)):
+            return True
+        if kind == "Parameter" or (kind != "ShapeOf" and not varying.isdisjoint(names)):
+            varying.add(node.get_name())
+    return False

@@ -88,7 +88,6 @@ class PytorchModel:
         """Load the program. Raises LoadError, ConfigError."""
         specs = instance_specs(config)
         on_gpu = any(spec.kind != "KIND_CPU" for spec in specs)
-        self.inline = source.format is not Format.MODULE and not on_gpu
         self._name: str = config.name
         self._source = source
         self._parameters = settings_of(config, source.format, on_gpu=on_gpu)
@@ -103,6 +102,8 @@ class PytorchModel:
         self._shared: dict[torch.device | None, Program] = {}
         self._first: tuple[torch.device | None, Program] | None = (devices[0], self._load_program(devices[0]))
         self._interface = self._first[1].interface
+        fits = source.format is not Format.MODULE and not on_gpu
+        self.inline = fits and not self._first[1].work_depends_on_values
         self._places: TensorPositions | None = None
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:

@@ -68,6 +68,10 @@ _reading = threading.Lock()
 """Lock for reading archives: PyTorch keeps the one that it reads in a global variable."""
 
 
+_NUMBERS = ("aten.item.default", "aten._local_scalar_dense.default", "while_loop")
+"""Operators that turn the values of a tensor into sizes, or into the end of a loop."""
+
+
 class ExportedProgram(Program):
     """The graph of an exported program, called with a flat list of tensors."""
 
@@ -95,6 +99,12 @@ class ExportedProgram(Program):
         self._kept = [index for index, spec in enumerate(outputs) if _is_tensor(spec.arg)]
         self.interface = _read_interface(program, self._places, self._kept, model)
         module = program.module()
+        self.work_depends_on_values = any(
+            str(node.target) in _NUMBERS
+            for graph in module.modules()
+            if isinstance(graph, torch.fx.GraphModule)
+            for node in graph.graph.nodes
+        )
         self.storages = storages_of(module)
         self.flat = any(n.op == "call_module" and n.target == _GUARDS for n in module.graph.nodes)
         if self.flat:

@@ -225,6 +225,7 @@ class TorchScriptProgram(Program):
             raise LoadError(f"failed to load model '{model}': '{path}': {exc}") from exc
         self.device = device or torch.device("cpu")
         self.storages = storages_of(self._module)
+        self.work_depends_on_values = _works_longer(self._module.inlined_graph, set())
         self._forward = self._module.forward
         arguments = self._forward.schema.arguments[1:]  # the first is the module itself
         self._dict = len(arguments) == 1 and str(arguments[0].type) == _DICT
@@ -247,6 +248,29 @@ class TorchScriptProgram(Program):
         if self._dict:
             return self._forward(given_by_name(names, values))
         return self._forward(*values)
+
+
+_SIZES = ("aten::size", "aten::len", "aten::dim", "aten::numel")
+_NUMBERS = ("aten::Int", "aten::IntImplicit", "aten::item", "prim::tolist")
+"""Operators that turn the values of a tensor into numbers, which may count a loop or be a size."""
+
+
+def _works_longer(block: Value, around: set[str], *, loops: bool = False) -> bool:
+    """Return True if the values of inputs, not only their sizes, may decide how long a graph or block of
+    TorchScript computes. `around` are names of values outside of it that depend on them.
+    """
+    varying = around | {value.debugName() for value in block.inputs()}
+    for node in block.nodes():
+        depends = any(value.debugName() in varying for value in node.inputs())
+        blocks = list(node.blocks())
+        if depends and node.kind() in _NUMBERS:
+            return True
+        if any(_works_longer(each, varying, loops=node.kind() == "prim::Loop") for each in blocks):
+            return True
+        if (depends or blocks) and node.kind() not in _SIZES:
+            varying.update(value.debugName() for value in node.outputs())
+    # the first output of a loop is its condition, constant in one that counts
+    return loops and next(block.outputs()).debugName() in varying
 
 
 def _make_slot(argument: Any, model: str) -> TensorSlot:

@@ -150,6 +150,8 @@ class Program(Protocol):
     interface: Interface
     writes: bool | None = None
     """True if it writes into its input tensors; None if that is not known in advance."""
+    work_depends_on_values: bool = False
+    """True if the values of inputs may decide how long a run takes, and not only their sizes."""
     device: torch.device
     """Device that inputs must be on."""
     storages: frozenset[int]

@@ -1,0 +1,82 @@
+"""ONNX models, by what decides how much they compute; True if that is a value of an input."""
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.serving.onnx_files import doubling, graph, node, value
+
+
+def constant(name: str, *values: Any, dtype: Any = np.int64, scalar: bool = False) -> Any:
+    array = np.array(values[0] if scalar else values, dtype)
+    return numpy_helper.from_array(array, name)
+
+
+def loop(trips: str) -> Any:
+    """The node of a loop that adds 1 to `zero`, as often as `trips` says, and its initializers."""
+    body = helper.make_graph(
+        [node("Identity", ["goes"], ["on"]), node("Add", ["v", "one"], ["w"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, [1]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [1]),
+        ],
+        [constant("one", 1.0, dtype=np.float32)],
+    )
+    return node("Loop", [trips, "true", "zero"], ["y"], body=body)
+
+
+LOOPED = (constant("true", True, dtype=np.bool_, scalar=True), constant("zero", 0.0, dtype=np.float32))
+N, Y = value("n", "INT64", 1), value("y", "FP32", "size")
+SIZE = [node("Shape", ["x"], ["shape"]), node("ReduceProd", ["shape"], ["size"], keepdims=0)]
+X = value("x", "FP32", "rows", 2)
+MODELS = {
+    "as often as an input says": (
+        True,
+        graph([node("Squeeze", ["n"], ["trips"]), loop("trips")], [N], [Y], LOOPED),
+    ),
+    "until a condition ends it": (True, graph([loop("")], [N], [Y], LOOPED)),
+    "within a condition": (
+        True,
+        graph(
+            [
+                node("Cast", ["n"], ["if"], to=TensorProto.BOOL),
+                node(
+                    "If",
+                    ["if"],
+                    ["y"],
+                    **{
+                        f"{branch}_branch": helper.make_graph(
+                            [node("ConstantOfShape", ["n"], ["z"])], branch, [], [value("z", "FP32", "size")]
+                        )
+                        for branch in ("then", "else")
+                    },
+                ),
+            ],
+            [N],
+            [Y],
+        ),
+    ),
+    "as large as an input says": (True, graph([node("Expand", ["one", "n"], ["y"])], [N], [Y], [LOOPED[1]])),
+    "once per element": (False, graph([*SIZE, loop("size")], [X], [Y], LOOPED)),
+    "as large as an input is": (
+        False,
+        graph([node("Shape", ["x"], ["shape"]), node("ConstantOfShape", ["shape"], ["y"])], [X], [Y]),
+    ),
+    "resized by a constant": (
+        False,
+        graph(
+            [node("Resize", ["x", "", "twice"], ["y"])],
+            [X],
+            [value("y", "FP32", "a", "b")],
+            [constant("twice", 2.0, 2.0, dtype=np.float32)],
+        ),
+    ),
+    "plain": (False, doubling()),
+}
