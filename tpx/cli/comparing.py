@@ -12,7 +12,8 @@ from tpx.options import group, option
 from tpx.perf.options.measuring import Strictness
 
 if TYPE_CHECKING:
-    from tpx.perf.report.comparison import Compared, ComparisonFiles
+    from tpx.perf.options.output import OutputSpec
+    from tpx.perf.report.comparison import Compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,11 @@ class AnalyzeCompareConfig:
 
 
 def report_comparison(
-    compared: "Compared", files: "ComparisonFiles", document: Mapping[str, object], *, everything: bool = True
+    compared: "Compared",
+    files: "ComparisonSpec | OutputSpec",
+    document: Mapping[str, object],
+    *,
+    everything: bool = True,
 ) -> Exit:
     """Print a comparison, write its files (`document` is its JSON), and return the exit code."""
     from tpx.cli.perf_terminal import tell
@@ -77,5 +82,5 @@ def report_comparison(
 
     width = terminal_width()
     tell(text.render(comparison_document(compared, everything=everything), width))
-    write_comparison(files, compared, document)
+    write_comparison(compared, document, json=files.json, junit=files.junit, markdown=files.markdown)
     return Exit.REGRESSION if any(d.finding == "worse" for d in compared.differences) else Exit.OK

@@ -1,6 +1,5 @@
 """Comparisons for the page of a CI job and for CI servers."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -85,17 +84,7 @@ def test_junit_fails_what_became_worse_alone() -> None:
     assert failure.get("message") == ("p99 is worse: 2.00 ms -> 3.00 ms, +50.0% [+40.0% to +60.0%], p=0.001")
 
 
-@dataclass(frozen=True)
-class Files:
-    """Implements ComparisonFiles."""
-
-    json: Path | None = None
-    junit: Path | None = None
-    markdown: Path | None = None
-
-
 def test_a_full_disk_costs_the_file_that_is_on_it_alone(tmp_path: Path) -> None:
-    files = Files(json=Path("/dev/full"), markdown=tmp_path / "ab.md")
     with pytest.raises(MeasurementError, match=r"^cannot write /dev/full: No space left on device$"):
-        write_comparison(files, compared(SAME), {})
+        write_comparison(compared(SAME), {}, json=Path("/dev/full"), junit=None, markdown=tmp_path / "ab.md")
     assert "No significant difference" in (tmp_path / "ab.md").read_text("utf-8")

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from tpx.perf.compare import Difference, shown
 from tpx.perf.options.measuring import Strictness
@@ -13,19 +12,6 @@ from tpx.report.files import json_text, text_output, write_each
 from tpx.report.table import TableField, table, text
 
 _FLAGS = {"same": "", "better": "ok", "worse": "bad"}
-
-
-class ComparisonFiles(Protocol):
-    """Output paths of a comparison; None writes no file."""
-
-    @property
-    def json(self) -> Path | None: ...
-
-    @property
-    def junit(self) -> Path | None: ...
-
-    @property
-    def markdown(self) -> Path | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +98,22 @@ def comparison_junit(compared: Compared) -> str:
     return to_junit("tpx compare", cases)
 
 
-def write_comparison(wanted: ComparisonFiles, compared: Compared, document: Mapping[str, object]) -> None:
-    """Write the requested files of a comparison; `document` is its JSON.
+def write_comparison(
+    compared: Compared,
+    document: Mapping[str, object],
+    *,
+    json: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+) -> None:
+    """Write the files of a comparison that have a path; `document` is its JSON.
 
     Raises MeasurementError naming each file that could not be written; the others are written.
     """
     write_each(
         [
-            text_output("JSON", wanted.json, lambda: json_text(document)),
-            text_output("JUnit", wanted.junit, lambda: comparison_junit(compared)),
-            text_output("Markdown", wanted.markdown, lambda: to_markdown(comparison_document(compared))),
+            text_output("JSON", json, lambda: json_text(document)),
+            text_output("JUnit", junit, lambda: comparison_junit(compared)),
+            text_output("Markdown", markdown, lambda: to_markdown(comparison_document(compared))),
         ]
     )
