@@ -113,7 +113,7 @@ class PythonExecutor:
         self._connection = connection
         if process.exited >= 0:
             self._loop.add_reader(process.exited, self._kill_survivors)
-        self._services = Services(connection, self._host, self._settings.model)
+        self._services = Services(connection, self._host, self._settings.model, self._find_trace)
         connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
         answer = await self._initialized
         if "error" in answer or not connection.open:
@@ -337,7 +337,7 @@ class PythonExecutor:
                 self._finalized.set_result(None)
         else:
             assert self._services is not None
-            self._services.take(kind, body, self._find_trace)
+            self._services.take(kind, body)
             if kind == frames.CALL:
                 self._cancel_abandoned_calls()
 
