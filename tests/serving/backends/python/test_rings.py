@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 from tpx.serving.backends.python.worker.rings import (
-    GrowingRing,
-    NoRoom,
     Ring,
     Segment,
     create_segment,
@@ -17,13 +15,21 @@ from tpx.serving.backends.python.worker.rings import (
 )
 
 
+class NoRoom(Exception):
+    """The ring had to grow."""
+
+
+def _refuse(size: int) -> Segment:
+    raise NoRoom
+
+
 def _pair(size: int) -> tuple[Ring, Segment, Segment]:
     """A ring, its segment, and the same memory mapped once more, as the other process has it."""
     fd = create_segment(size)
     writer, reader = Segment(fd, size), Segment(fd, size)
     os.close(fd)
-    ring = Ring()
-    ring.use(writer)
+    segments = [writer]
+    ring = Ring(lambda size: segments.pop() if segments else _refuse(size))
     return ring, writer, reader
 
 
@@ -90,7 +96,7 @@ def test_a_ring_grows_and_old_blocks_stay_readable() -> None:
         os.close(fd)
         return segment
 
-    ring = GrowingRing(grow)
+    ring = Ring(grow)
     kept = []
     for index in range(40):
         data = bytes([index]) * 100_000

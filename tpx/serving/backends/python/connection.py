@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
-from tpx.serving.backends.python.worker.rings import GrowingRing, Segment, create_segment
+from tpx.serving.backends.python.worker.rings import Ring, Segment, create_segment
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class WorkerConnection:
         self._filled = 0
         self._backlog: deque[tuple[memoryview, list[int]]] = deque()
         self._waiting: list[bytes] = []
-        self._ring = GrowingRing(lambda size: self._share_segment(size, frames.FROM_SERVER))
+        self._ring = Ring(lambda size: self._share_segment(size, frames.FROM_SERVER))
         self._incoming: Segment | None = None
         self._begun_at_the_end = 0
         self._progress: Segment | None = self._share_segment(_PROGRESS_BYTES, frames.PROGRESS)

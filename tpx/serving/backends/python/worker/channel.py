@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
-from tpx.serving.backends.python.worker.rings import GrowingRing, Segment
+from tpx.serving.backends.python.worker.rings import Ring, Segment
 from tpx.serving.backends.python.worker.waiting import Waiting
 
 _READ_BYTES = 32 << 10
@@ -39,7 +39,7 @@ class Channel:
         self._rest = b""
         self._fds: list[int] = []
         self._granted: list[Segment | None] = []
-        self._ring = GrowingRing(self._request_segment)
+        self._ring = Ring(self._request_segment)
         self._incoming: Segment | None = None
         self._begun: memoryview | None = None
         self._pump: threading.Thread | None = None

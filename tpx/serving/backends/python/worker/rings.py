@@ -90,52 +90,36 @@ class _Lease:
         self._segment.memory[self._at] = 0
 
 
-class NoRoom(Exception):
-    """The segment is full, or there is none."""
-
-
 class Ring:
-    """Allocates blocks in a segment; the oldest are freed first."""
+    """Allocates blocks in a segment, the oldest freed first; grows when a block does not fit."""
 
-    def __init__(self) -> None:
+    def __init__(self, grow: Callable[[int], Segment]) -> None:
+        """Create a ring; `grow` returns a segment of at least the given size, and may raise."""
+        self._grow = grow
         self._segment: Segment | None = None
         self._blocks: deque[tuple[int, int]] = deque()
         self._at = 0
 
-    @property
-    def size(self) -> int:
-        """Return the size of the segment in bytes."""
-        return 0 if self._segment is None else self._segment.size
-
-    def use(self, segment: Segment) -> None:
-        """Write to this segment from now on. Blocks in the one before remain until they are read."""
-        self._segment = segment
+    def forget(self) -> None:
+        """Stop writing; the memory is freed with its last reader."""
+        self._segment = None
         self._blocks.clear()
-        self._at = 0
 
-    def put(self, data: Buffer, size: int) -> int:
-        """Copy `data` into a block and return its offset. Raises NoRoom."""
-        segment = self._segment
-        if segment is None:
-            raise NoRoom
-        memory = segment.memory
-        blocks = self._blocks
-        while blocks and not memory[blocks[0][0]]:
-            blocks.popleft()
+    def put(self, data: Any, size: int) -> int:
+        """Copy `data` into a block and return its offset. Raises what `grow` raises."""
         need = _ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT
-        segment, blocks = self._segment, self._blocks
-        assert segment is not None
-        at = self._at if blocks else 0
-        if blocks and at <= blocks[0][0]:
-            if at + need > blocks[0][0]:
-                raise NoRoom
-        elif at + need > segment.size:
-            if not blocks or need > blocks[0][0]:
-                raise NoRoom
+        segment = self._segment
+        at = None if segment is None else self._find_room(segment, need)
+        if segment is None or at is None:
+            # blocks in the segment before remain until they are read
+            before = 0 if segment is None else segment.size
+            segment = self._segment = self._grow(segment_size_for(size, before))
+            self._blocks.clear()
             at = 0
         self._at = at + need
-        blocks.append((at, need))
+        self._blocks.append((at, need))
         start = at + _ALIGNMENT
+        memory = segment.memory
         memory[at] = 1
         if size >= 1 << 16:
             # numpy copies without the interpreter lock
@@ -145,23 +129,16 @@ class Ring:
             memory[start : start + size] = memoryview(data).cast("B")
         return start
 
-
-class GrowingRing:
-    """A ring that asks for a larger segment when a block does not fit."""
-
-    def __init__(self, grow: Callable[[int], Segment]) -> None:
-        """Create a ring; `grow` returns a segment of at least the given size, and may raise."""
-        self._grow = grow
-        self._ring = Ring()
-
-    def forget(self) -> None:
-        """Stop writing; the memory is freed with its last reader."""
-        self._ring = Ring()
-
-    def put(self, data: Any, size: int) -> int:
-        """Copy `data` into a block and return its offset. Raises what `grow` raises."""
-        try:
-            return self._ring.put(data, size)
-        except NoRoom:
-            self._ring.use(self._grow(segment_size_for(size, self._ring.size)))
-            return self._ring.put(data, size)
+    def _find_room(self, segment: Segment, need: int) -> int | None:
+        """Return where the next block of this size goes, None if there is no room."""
+        blocks, memory = self._blocks, segment.memory
+        while blocks and not memory[blocks[0][0]]:
+            blocks.popleft()
+        if not blocks:
+            return 0 if need <= segment.size else None
+        at, oldest = self._at, blocks[0][0]
+        if at <= oldest:
+            return at if at + need <= oldest else None
+        if at + need <= segment.size:
+            return at
+        return 0 if need <= oldest else None
