@@ -13,19 +13,18 @@ from tpx.serving.backends.contract import (
     DecoupledExecutor,
     DividesMachine,
     Executor,
+    Instance,
     InstanceSpec,
     OpenModel,
-    RemoteExecutor,
+    RemoteInstance,
 )
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.cache import CachedModel, ResponseCache
-from tpx.serving.dispatcher import Dispatcher, InstanceQueue
+from tpx.serving.dispatcher import Dispatcher, InstanceQueue, close_together
 from tpx.serving.fast_path import FastPath
-from tpx.serving.instances.base import Instance, close_together
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
 from tpx.serving.instances.kept import MAX_BOUND_BYTES, KeptBindings
-from tpx.serving.instances.process import ProcessInstance
 from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
@@ -176,10 +175,10 @@ class ServedModel(Served):
         queue = self._dispatcher.queue_for(spec.needs)
         kept = None
         instance: Instance
-        if isinstance(executor, RemoteExecutor):
+        if isinstance(executor, RemoteInstance):
             executor.use(self._stacking)
             self.in_processes = True
-            instance = ProcessInstance(spec.name, executor, self._loop, queue.look)
+            instance = executor
         else:
             work: Work
             if self.decoupled and isinstance(executor, DecoupledExecutor):

@@ -135,7 +135,7 @@ class DecoupledExecutor(Protocol):
 
 
 class CompletionSink(Protocol):
-    """Receives the results of batches; every method is called on the event loop."""
+    """Gives batches to instances and receives the results; every method is called on the event loop."""
 
     def computed(self, batch: Batch) -> None:
         """Handle the end of a batch: `released` and `answered` in one call."""
@@ -155,34 +155,80 @@ class CompletionSink(Protocol):
     def returned(self, batch: Batch) -> None:
         """Return a batch that the exited process had not started; another instance may compute it."""
 
+    def look(self) -> None:
+        """Hand out batches again, because the instance has become alive or has failed for good."""
 
-@runtime_checkable
-class RemoteExecutor(Protocol):
-    """One instance of a model in another process; used on the event loop, except for `close`."""
 
-    alive: bool
-    """True while it accepts batches."""
-    failure: str
-    """Reason why it will not become alive again; empty while it still may."""
-    has_readiness_hook: bool
-    """True if `ready` asks the model itself."""
-    on_change: Callable[[], None]
-    """Called when it becomes alive or fails for good."""
+class Instance(Protocol):
+    """Computes batches from `begin` until it has finished those it was given before `leave`.
 
-    def use(self, stacking: Stacking) -> None:
-        """Set how requests are stacked into batches; called before the first `submit`."""
+    The order of calls: `start`, `warm`, `begin`, `submit` any number of times, `leave`, `close`.
+    """
 
-    def submit(self, batch: Batch, sink: CompletionSink) -> None:
-        """Compute a batch. If the process dies, batches that it has started are answered with errors."""
+    name: str
 
-    def wait_until_started(self) -> None:
-        """Block until the model is initialized; other instances initialize concurrently. Raises LoadError."""
+    @property
+    def compute(self) -> Callable[[Batch], None] | None:
+        """Return a function that computes a batch in the calling thread while all instances are idle;
+        None if impossible.
+        """
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it accepts batches; an instance whose process died does so again after a restart."""
+
+    @property
+    def failure(self) -> str:
+        """Return why it will never be alive again; empty while it may."""
+
+    @property
+    def held(self) -> int:
+        """Return how many batches it holds; 0 if instances share a queue."""
+
+    @property
+    def depth(self) -> int:
+        """Return how many batches keep it busy, including the one in computation."""
+
+    @property
+    def abandoned(self) -> int:
+        """Return how many requests of cancelled clients it holds that may never be answered."""
+
+    @property
+    def has_readiness_hook(self) -> bool:
+        """Return whether `ready` asks the model."""
+
+    @property
+    def left(self) -> bool:
+        """Return whether `leave` was called and `close` no longer needs the event loop."""
+
+    def start(self) -> None:
+        """Wait until it can compute. Raises LoadError. Not on the event loop."""
+
+    def warm(self, batch: Batch) -> TpxError | None:
+        """Compute a warm-up batch; return the error, if any. Not on the event loop."""
+
+    def begin(self, sink: CompletionSink) -> None:
+        """Accept batches from now on; `sink` receives the results. May be called from any thread."""
+
+    def submit(self, batch: Batch) -> None:
+        """Compute a batch; instances that share a queue leave it to the first that is free."""
+
+    def leave(self) -> None:
+        """Accept no further batches. May be called from any thread."""
 
     async def ready(self) -> bool:
-        """Ask the model whether it is ready."""
+        """Return whether the model reports ready."""
 
     def close(self) -> None:
-        """End the process. Blocks, so it must not be called on the event loop."""
+        """Finish the batches it holds and end; not on the event loop."""
+
+
+@runtime_checkable
+class RemoteInstance(Instance, Protocol):
+    """An instance in another process, which an open model creates itself."""
+
+    def use(self, stacking: Stacking) -> None:
+        """Set how requests are stacked into batches; called before `start`."""
 
 
 class OpenModel(Protocol):
@@ -199,7 +245,7 @@ class OpenModel(Protocol):
 
     def executor(
         self, spec: InstanceSpec, config: ModelConfig
-    ) -> Executor | DecoupledExecutor | RemoteExecutor:
+    ) -> Executor | DecoupledExecutor | RemoteInstance:
         """Create an instance that is ready to compute. Raises LoadError.
 
         For a decoupled model it may be a DecoupledExecutor, or an executor that sends one response per

@@ -15,7 +15,7 @@ from tpx.protocol import model_config
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
-from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
+from tpx.serving.backends.python.instance import InstanceSettings, PythonInstance
 from tpx.serving.backends.python.process import ChildProcess, Interpreter, interpreter_of
 from tpx.serving.backends.python.services import write_log
 from tpx.serving.backends.python.worker import frames
@@ -160,7 +160,7 @@ class PythonModel:
         if text not in ("yes", "no"):
             raise ConfigError(f"model '{config.name}': parameter {key} must be yes or no, got '{text}'")
 
-    def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonExecutor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonInstance:
         # on one core a spinning reader would starve the process it waits for
         spin_us = self._read_setting("spin-microseconds", _SPIN_US if usable_processors() >= 2 else 0)
         settings = InstanceSettings(
@@ -186,10 +186,8 @@ class PythonModel:
                 },
             },
         )
-        executor = PythonExecutor(settings, self._host, self._host.loop)
         process, self._first = self._first, None
-        executor.begin(process)
-        return executor
+        return PythonInstance(settings, self._host, process)
 
     def close(self) -> None:
         process, self._first = self._first, None

@@ -24,10 +24,9 @@ from tpx.serving.stacking.sequences import (
 
 
 class SequenceTensors:
-    """Controls and states of a model; most models have none."""
+    """Controls and states of a model whose batches are stacked in some way; most models have none."""
 
-    def __init__(self, stacking: Stacking | None = None, *, batched: bool = False) -> None:
-        """Take the controls and states of models whose batches are stacked this way."""
+    def __init__(self, stacking: Stacking, *, batched: bool) -> None:
         self._controls: Sequence[ControlTensor] = ()
         self.states: Sequence[SequenceState] = ()
         if isinstance(stacking, SequenceStacking):
