@@ -1,7 +1,7 @@
 """Conversion of arrays to tensors and back, without copies if possible."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.pytorch.naming import beyond
-from tpx.serving.backends.pytorch.program import DTYPES, Value
+from tpx.serving.backends.pytorch.program import DTYPES, Interface, Value
 
 log = logging.getLogger(__name__)
 
@@ -77,17 +77,28 @@ class Inputs:
     """Converts the arrays of a batch to the values that forward takes."""
 
     def __init__(
-        self, positions: Mapping[str, int], datatypes: Mapping[str, str], scalars: Sequence[str]
+        self, positions: Mapping[str, int], datatypes: Mapping[str, str], interface: Interface
     ) -> None:
-        """`scalars` are inputs without dimensions for the model, and with one element for clients."""
+        arguments = interface.arguments or ()
+        # an input without dimensions has one element for clients
+        scalars = {place for place, slot in enumerate(arguments) if slot.shape == ()}
         self._slots = [
-            (name, place, datatypes.get(name, ""), name in scalars) for name, place in positions.items()
+            (name, place, datatypes.get(name, ""), place in scalars) for name, place in positions.items()
         ]
-        places = {place: name for name, place in positions.items()}
-        self.names = [places.get(place, "") for place in range(max(places, default=-1) + 1)]
+        count = len(arguments) if interface.arguments is not None else max(positions.values(), default=-1) + 1
+        self._defaults = [arguments[place].default if arguments else None for place in range(count)]
+        self._takes_dict = interface.takes_dict
 
-    def fill(self, values: list[Value], arrays: Arrays, lender: Any) -> None:
-        """Store each tensor, or list of strings, at its argument's position. Raises InvalidRequest."""
+    def arranged(self, values: list[Value]) -> list[Value]:
+        """Return the values as forward takes them: a model that takes a dict gets those of the request."""
+        if not self._takes_dict:
+            return values
+        slots = self._slots
+        return [{name: values[place] for name, place, _, _ in slots if values[place] is not None}]
+
+    def values(self, arrays: Arrays, lender: Any) -> list[Value]:
+        """Return a tensor, a list of strings, or the default for each argument. Raises InvalidRequest."""
+        values = self._defaults.copy()
         for name, place, datatype, scalar in self._slots:
             array = arrays.get(name)
             if array is None:
@@ -104,6 +115,7 @@ class Inputs:
             if datatype == "BF16":
                 tensor = tensor.view(torch.bfloat16)
             values[place] = tensor.reshape(()) if scalar else tensor
+        return values
 
 
 class Outputs:
