@@ -167,7 +167,6 @@ class PythonModel:
             name=spec.name,
             model=config.name,
             decoupled=config.model_transaction_policy.decoupled,
-            batched=config.max_batch_size > 0,
             end_timeout_s=float(self._read_setting("stub-timeout-seconds", _END_TIMEOUT_S)),
             start=lambda: self._start_process(config),
             words={

@@ -15,7 +15,7 @@ from tpx.errors import Code, ExecutionError, LoadError, NotReady, TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import WorkerConnection
-from tpx.serving.backends.python.encoding import AnswerDecoder, SequenceTensors, encode_null, encode_request
+from tpx.serving.backends.python.encoding import AnswerDecoder, added_tensors, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch, QueueDepth
 from tpx.serving.backends.python.process import ChildProcess, Restarts, short_of
 from tpx.serving.backends.python.services import Services
@@ -25,7 +25,7 @@ from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.host import Host
 from tpx.serving.request import InferRequest, RequestTrace
 from tpx.serving.stacking.base import Stacking
-from tpx.serving.stacking.sequences import null_request
+from tpx.serving.stacking.sequences import SequenceStacking, null_request
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,6 @@ class InstanceSettings:
     words: JsonObject
     """Arguments for `initialize`."""
     decoupled: bool
-    batched: bool
-    """True if its tensors have a batch dimension."""
     end_timeout_s: float
     start: Callable[[], ChildProcess]
     """Start a process; blocks."""
@@ -55,7 +53,7 @@ class PythonInstance:
     """Implements RemoteInstance; used on the event loop, except where Instance says otherwise."""
 
     compute = None
-    _sequences: SequenceTensors
+    _sequences: SequenceStacking | None
     _answers: AnswerDecoder
 
     def __init__(self, settings: InstanceSettings, host: Host, process: ChildProcess | None) -> None:
@@ -271,7 +269,7 @@ class PythonInstance:
     # work
 
     def use(self, stacking: Stacking) -> None:
-        self._sequences = SequenceTensors(stacking, batched=self._settings.batched)
+        self._sequences = stacking if isinstance(stacking, SequenceStacking) else None
         self._answers = AnswerDecoder(self._sequences)
 
     def submit(self, batch: Batch) -> None:
@@ -291,14 +289,14 @@ class PythonInstance:
             self._numbers += 1
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests) + batch.empty)]
-        sequences = self._sequences if self._sequences.any else None
+        sequences = self._sequences
         try:
             for held in batch.by_row(held_batch.held):
                 if held is None:
                     self._add_null(batch.requests[0], parts, connection)
                     continue
                 request = held.request
-                added = sequences.added(request) if sequences is not None else ()
+                added = added_tensors(sequences, request, request) if sequences is not None else ()
                 encode_request(held.handle, request, added, parts)
                 buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
                 connection.add_tensors(parts, buffers)
@@ -320,7 +318,7 @@ class PythonInstance:
     def _add_null(self, request: InferRequest, parts: list[Buffer], connection: WorkerConnection) -> None:
         """Add an empty row to the batch of `request`; its response is dropped."""
         self._numbers += 1
-        added = self._sequences.added_to_null(request)
+        added = added_tensors(self._sequences, None, request)
         encode_null(self._numbers, request.head, added, parts)
         connection.add_tensors(parts, [*null_request(request).buffers, *[tensor.data for tensor in added]])
 
