@@ -142,9 +142,7 @@ class PythonModel:
         try:
             completed = ask_to_complete(process.socket, words)
         except BaseException:
-            process.kill()
-            process.socket.close()
-            process.end(1.0)
+            process.abandon()
             raise
         self._first = process
         if completed is not None:
@@ -191,8 +189,7 @@ class PythonModel:
     def close(self) -> None:
         process, self._first = self._first, None
         if process is not None:
-            process.socket.close()
-            process.end(1.0)
+            process.abandon()
 
     def _read_setting(self, key: str, default: int) -> int:
         text = self._files.settings.get(key, str(default))

@@ -123,9 +123,7 @@ class PythonInstance:
             process = await self._loop.run_in_executor(None, self._settings.start)
         self._process = process
         if self._closing.is_set():
-            process.socket.close()
-            process.kill()
-            await self._loop.run_in_executor(None, process.end, 1.0)
+            await self._loop.run_in_executor(None, process.abandon)
             raise LoadError(f"{self.name} is no longer needed")
         self._initialized = self._loop.create_future()
         try:

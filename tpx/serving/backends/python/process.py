@@ -9,7 +9,6 @@ files.
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import signal
@@ -24,8 +23,6 @@ from pathlib import Path
 
 from tpx.errors import Code, LoadError
 from tpx.protocol.messages import ModelConfig
-
-log = logging.getLogger(__name__)
 
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 _CHILD = Path(__file__).parent / "worker" / "child.py"
@@ -89,6 +86,12 @@ class ChildProcess:
                 if descriptor >= 0:
                     os.close(descriptor)
             self._lifeline = self.exited = -1
+
+    def abandon(self) -> None:
+        """End a process that has no connection. Blocks."""
+        self.socket.close()
+        self.kill()
+        self.end(1.0)
 
     def kill(self) -> None:
         """Kill the process and those that it started, unless it has ended."""
