@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from tpx.errors import NotReady, TpxError
-from tpx.serving.backends.contract import Instance, Needs
+from tpx.serving.backends.contract import Needs
 from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.instance import Instance
 from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler

@@ -13,15 +13,14 @@ from tpx.serving.backends.contract import (
     DecoupledExecutor,
     DividesMachine,
     Executor,
-    Instance,
     InstanceSpec,
     OpenModel,
-    RemoteInstance,
 )
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, InstanceQueue, close_together
 from tpx.serving.fast_path import FastPath
+from tpx.serving.instance import Instance, RemoteInstance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
 from tpx.serving.instances.kept import MAX_BOUND_BYTES, KeptBindings

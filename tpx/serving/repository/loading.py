@@ -22,14 +22,7 @@ from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelWarmup
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.backends.contract import (
-    Instance,
-    InstanceSpec,
-    MakesResponses,
-    ModelFiles,
-    OpenModel,
-    inside,
-)
+from tpx.serving.backends.contract import InstanceSpec, MakesResponses, ModelFiles, OpenModel, inside
 from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.batch import Batch
@@ -38,6 +31,7 @@ from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.ensemble.graph import Graph, graph_of
 from tpx.serving.host import Host
+from tpx.serving.instance import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
 from tpx.serving.repository import configuration

@@ -17,8 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tpx.errors import Code, LoadError
-from tpx.serving.backends.contract import Instance
 from tpx.serving.heap import give_memory_back
+from tpx.serving.instance import Instance
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership

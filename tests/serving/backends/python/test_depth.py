@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpx.serving.backends.python.held import QueueDepth
+from tpx.serving.backends.python.instance import QueueDepth
 
 
 @pytest.mark.parametrize(("took_ns", "depth"), [(20_000, 8), (1_000_000, 2), (50_000_000, 1)])

@@ -4,38 +4,16 @@ import time
 from collections.abc import Callable
 
 from tpx.errors import ExecutionError, TpxError
-from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backpressure import RESPONSE_BYTES, ResponseBackpressure
 from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest, InferResponse
 
 _clock = time.perf_counter_ns
 _CREDIT_BYTES = 256 << 10
 """Deliveries are acknowledged to the process in units of this size."""
-
-
-_FIRST_GUESS_NS = 1_000_000
-_DEPTHS = ((300_000, 8), (3_000_000, 2))
-
-
-class QueueDepth:
-    """Batches per process, computing or queued there, by the average duration of an execution.
-
-    A hand-over costs more than executing a short model. For long models none is queued, because another
-    process could have started it.
-    """
-
-    FIRST = 2
-
-    def __init__(self) -> None:
-        self._took_ns = _FIRST_GUESS_NS
-
-    def after(self, took_ns: int) -> int:
-        """Return the depth after another execution."""
-        self._took_ns += (took_ns - self._took_ns) >> 3
-        return next((depth for most_ns, depth in _DEPTHS if self._took_ns <= most_ns), 1)
 
 
 class HeldBatch:

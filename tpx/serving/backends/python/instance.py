@@ -13,16 +13,16 @@ from dataclasses import dataclass
 
 from tpx.errors import Code, ExecutionError, LoadError, NotReady, TpxError
 from tpx.protocol.json_values import JsonObject
-from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.encoding import AnswerDecoder, added_tensors, encode_null, encode_request
-from tpx.serving.backends.python.held import Held, HeldBatch, QueueDepth
+from tpx.serving.backends.python.held import Held, HeldBatch
 from tpx.serving.backends.python.process import ChildProcess, Restarts, short_of
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.host import Host
+from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest, RequestTrace
 from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.sequences import SequenceStacking, null_request
@@ -47,6 +47,28 @@ class InstanceSettings:
     end_timeout_s: float
     start: Callable[[], ChildProcess]
     """Start a process; blocks."""
+
+
+_FIRST_GUESS_NS = 1_000_000
+_DEPTHS = ((300_000, 8), (3_000_000, 2))
+
+
+class QueueDepth:
+    """Batches per process, computing or queued there, by the average duration of an execution.
+
+    A hand-over costs more than executing a short model. For long models none is queued, because another
+    process could have started it.
+    """
+
+    FIRST = 2
+
+    def __init__(self) -> None:
+        self._took_ns = _FIRST_GUESS_NS
+
+    def after(self, took_ns: int) -> int:
+        """Return the depth after another execution."""
+        self._took_ns += (took_ns - self._took_ns) >> 3
+        return next((depth for most_ns, depth in _DEPTHS if self._took_ns <= most_ns), 1)
 
 
 class PythonInstance:
