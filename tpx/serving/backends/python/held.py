@@ -6,14 +6,12 @@ from collections.abc import Callable
 from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backpressure import RESPONSE_BYTES, ResponseBackpressure
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest, InferResponse
 
 _clock = time.perf_counter_ns
-_CREDIT_BYTES = 256 << 10
-"""Deliveries are acknowledged to the process in units of this size."""
 
 
 class HeldBatch:
@@ -199,8 +197,8 @@ class Held:
         self._give_credit()
 
     def delivered(self, size: int) -> None:
-        self._credit += size + RESPONSE_BYTES
-        if self._credit >= _CREDIT_BYTES:
+        self._credit += size + frames.RESPONSE_BYTES
+        if self._credit >= frames.CREDIT_BYTES:
             self._give_credit()
 
     def _give_credit(self) -> None:

@@ -30,8 +30,9 @@ class ServerGone(Exception):
 class Channel:
     """Frames in both directions, and the shared memory for their tensors."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, on_frame: OnFrame) -> None:
         self._sock = sock
+        self._on_frame = on_frame
         self.waiting = Waiting(sock.fileno())
         self._sending = threading.RLock()
         self._changed = threading.Condition(threading.Lock())
@@ -44,7 +45,6 @@ class Channel:
         self._begun: memoryview | None = None
         self._pump: threading.Thread | None = None
         self._kept: list[bytes] = []
-        self.on_frame: OnFrame = _reject_frame
 
     # sending
 
@@ -197,7 +197,7 @@ class Channel:
             if kind == frames.SEGMENT:
                 self._use_segment(body)
             else:
-                self.on_frame(kind, body)
+                self._on_frame(kind, body)
             at += start + size
         self._rest = data[at:] if at < end else b""
 
@@ -215,7 +215,3 @@ class Channel:
             self._incoming = segment
         else:
             self._begun = segment.memory.cast("I")
-
-
-def _reject_frame(kind: int, body: memoryview) -> None:
-    raise ServerGone(f"frame {kind} before anybody listens ({len(body)} bytes)")

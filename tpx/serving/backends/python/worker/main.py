@@ -46,7 +46,7 @@ def main(descriptor: int, lifeline: int) -> None:
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = triton_python_backend_utils
     with suppress(ServerGone):
-        _ModelProcess(Channel(sock)).serve()
+        _ModelProcess(sock).serve()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of the model may never end
@@ -63,14 +63,13 @@ def _die_with_server(descriptor: int) -> None:
 class _ModelProcess:
     """Handles frames one after another."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._calls = Calls(channel)
+    def __init__(self, sock: socket.socket) -> None:
+        self._channel = Channel(sock, self._handle_frame)
+        self._calls = Calls(self._channel)
         self._work: deque[tuple[int, Any]] = deque()
         self._execution: Execution | None = None
         self._reports = Reports()
         self._module: Any = None
-        channel.on_frame = self._handle_frame
 
     def _handle_frame(self, kind: int, body: memoryview) -> None:
         """Handle a frame on the thread that read it; executions are queued for the main thread."""
