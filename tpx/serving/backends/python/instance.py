@@ -16,7 +16,7 @@ from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.encoding import AnswerDecoder, added_tensors, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
-from tpx.serving.backends.python.process import ChildProcess, Restarts, short_of
+from tpx.serving.backends.python.process import ChildProcess, Restarts
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer
@@ -148,13 +148,9 @@ class PythonInstance:
             await self._loop.run_in_executor(None, process.abandon)
             raise LoadError(f"{self.name} is no longer needed")
         self._initialized = self._loop.create_future()
-        try:
-            connection = WorkerConnection(self._loop, process.socket, self._handle_frame, self._handle_exit)
-        except OSError as exc:
-            process.socket.close()
-            process.kill()
-            raise LoadError(f"no shared memory for {self.name}: {exc.strerror}", code=short_of(exc)) from exc
-        self._connection = connection
+        connection = self._connection = WorkerConnection(
+            self._loop, process.socket, process.memory, self._handle_frame, self._handle_exit
+        )
         if process.exited >= 0:
             self._loop.add_reader(process.exited, self._kill_survivors)
         self._services = Services(connection, self._host, self._settings.model, self._find_trace)
@@ -308,6 +304,9 @@ class PythonInstance:
         for index, request in enumerate(batch.requests):
             self._numbers += 1
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
+        if not connection.open:  # the process died in an earlier warm-up
+            self._fail_unsent(held_batch, self._unhealthy)
+            return
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests) + batch.empty)]
         sequences = self._sequences
         try:
@@ -320,11 +319,13 @@ class PythonInstance:
                 encode_request(held.handle, request, added, parts)
                 buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
                 connection.add_tensors(parts, buffers)
-        except OSError as exc:
-            self._fail_unsent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
+        except MemoryError as exc:
+            connection.drop_tensors()
+            self._fail_unsent(held_batch, str(exc))
             return
         except (ValueError, OverflowError, struct.error) as exc:
             # not text, or a number out of range for a frame
+            connection.drop_tensors()
             self._fail_unsent(held_batch, f"a request cannot be given to the model: {exc}")
             return
         self._batches[number] = held_batch

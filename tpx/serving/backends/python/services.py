@@ -188,9 +188,10 @@ class Services:
             entry: list[Buffer] = [frames.STATUS.pack(frames.TENSORS, len(head)), head]
             try:
                 self._connection.add_tensors(entry, [tensor.data for tensor in outputs])
-            except OSError as exc:
+            except MemoryError as exc:
+                self._connection.drop_tensors()
                 request.cancel()
-                entry = error_entry(f"no shared memory for the outputs of a call: {exc.strerror}", 1)
+                entry = error_entry(str(exc), 1)
             self._send_reply(number, flags, entry)
         if decoupled:
             call.advance(frames.RESPONSE_BYTES + sum(len(tensor.data) for tensor in response.outputs))
