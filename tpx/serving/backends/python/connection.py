@@ -68,11 +68,17 @@ class WorkerConnection:
         self._ring.sent()
 
     def _flush(self) -> None:
-        waiting = self._waiting
-        if waiting:
-            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-            self._waiting = []
-            self._write_socket(data)
+        waiting, self._waiting = self._waiting, []
+        if not self.open:
+            return
+        data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        sent = 0
+        if not self._backlog:
+            sent = self._try_send(data)
+            if sent == len(data):
+                return
+            self._loop.add_writer(self._sock.fileno(), self._handle_writable)
+        self._backlog.append(memoryview(data)[sent:])
 
     def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
         """Append tensors to the parts of the next frame. Raises MemoryError."""
@@ -81,17 +87,6 @@ class WorkerConnection:
     def drop_tensors(self) -> None:
         """Free the tensors that were added to a frame that is not sent."""
         self._ring.take_back()
-
-    def _write_socket(self, data: bytes) -> None:
-        if not self.open:
-            return
-        sent = 0
-        if not self._backlog:
-            sent = self._try_send(data)
-            if sent == len(data):
-                return
-            self._loop.add_writer(self._sock.fileno(), self._handle_writable)
-        self._backlog.append(memoryview(data)[sent:])
 
     def _try_send(self, data: Buffer) -> int:
         try:
@@ -112,7 +107,7 @@ class WorkerConnection:
     # receiving
 
     def view(self, location: int, size: int) -> Buffer:
-        """Return a tensor in the memory that the model writes to. Raises ValueError if there is none."""
+        """Return a tensor in the memory that the model writes to. Raises ValueError if it is no block."""
         assert self._incoming is not None
         return self._incoming.view(location, size)
 
