@@ -11,9 +11,10 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-from tpx.errors import ExecutionError, InvalidRequest
+from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Array, aligned
 from tpx.serving.backends.contract import Arrays
+from tpx.serving.backends.model_tensors import decode_strings
 from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
@@ -42,7 +43,9 @@ class Conversions:
     def to_runtime(self, arrays: Arrays) -> None:
         for name in self._strings_in:
             if name in arrays:
-                arrays[name] = _decode_strings(name, arrays[name])
+                array = arrays[name]
+                text = decode_strings(name, array, "ONNX")
+                arrays[name] = np.array(text, dtype=np.object_).reshape(array.shape)
         for name in self._scalars_in:
             if name in arrays:
                 arrays[name] = arrays[name].reshape(())
@@ -249,11 +252,3 @@ def _read_array(value: ort.OrtValue, datatype: str, *, copied: bool) -> Array:
         return np.empty(shape, dtype=np.uint16)
     data = (ctypes.c_char * (2 * math.prod(shape))).from_address(value.data_ptr())
     return np.frombuffer(data, dtype=np.uint16).reshape(shape).copy()
-
-
-def _decode_strings(name: str, array: Array) -> Array:
-    try:
-        text = [element.decode() for element in array.flat]
-    except UnicodeDecodeError as exc:
-        raise InvalidRequest(f"input '{name}' is not UTF-8, which strings in ONNX are: {exc.reason}") from exc
-    return np.array(text, dtype=np.object_).reshape(array.shape)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tpx.errors import ExecutionError, InvalidRequest
+from tpx.errors import ExecutionError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
+from tpx.serving.backends.model_tensors import decode_strings
 from tpx.serving.backends.pytorch.naming import beyond
 from tpx.serving.backends.pytorch.program import DTYPES, Interface, Value
 
@@ -104,12 +105,7 @@ class Inputs:
             if array is None:
                 continue
             if datatype == "BYTES":
-                try:
-                    values[place] = [element.decode() for element in array.flat]
-                except UnicodeDecodeError as exc:
-                    raise InvalidRequest(
-                        f"input '{name}' is not UTF-8, which strings in PyTorch are: {exc.reason}"
-                    ) from exc
+                values[place] = decode_strings(name, array, "PyTorch")
                 continue
             tensor = lender.tensor(array)
             if datatype == "BF16":
