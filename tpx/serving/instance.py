@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from tpx.errors import TpxError
-from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.request import InferRequest
-from tpx.serving.stacking.base import Stacking
 
 
 class CompletionSink(Protocol):

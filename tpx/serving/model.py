@@ -16,7 +16,7 @@ from tpx.serving.backends.contract import (
     InstanceSpec,
     OpenModel,
 )
-from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, InstanceQueue, close_together
 from tpx.serving.fast_path import FastPath
@@ -33,7 +33,6 @@ from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
-from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.messages import ModelConfig, ModelSequenceBatching
 from tpx.protocol.tensors import Array, Buffer
-from tpx.serving.batch import Arrays, Batch
+from tpx.serving.batch import Arrays, Batch, Stacking
 from tpx.serving.request import InferRequest, InferResponse
-from tpx.serving.stacking.base import Stacking
 
 _LENGTH_BYTES = 4
 """Size of an empty string."""

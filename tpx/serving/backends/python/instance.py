@@ -20,11 +20,10 @@ from tpx.serving.backends.python.process import ChildProcess, Restarts
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer
-from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.host import Host
 from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest, RequestTrace
-from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.sequences import SequenceStacking, null_request
 
 log = logging.getLogger(__name__)
