@@ -2,17 +2,24 @@
 
 import gc
 import os
+import resource
 
 import numpy as np
 import pytest
 
-from tpx.serving.backends.python.worker.rings import Ring, TensorMemory, create_memory
+from tpx.serving.backends.python.worker.rings import (
+    RESERVED_BYTES,
+    Ring,
+    TensorMemory,
+    create_memory,
+    reserve_memory,
+)
 
 
 def _pair(size: int) -> tuple[Ring, TensorMemory]:
     """A ring, and its memory mapped once more, as the other process has it."""
-    fd = create_memory(size)
-    writer, reader = TensorMemory(fd), TensorMemory(fd)
+    fd, writer = create_memory(size)
+    reader = TensorMemory(fd)
     os.close(fd)
     return Ring(writer), reader
 
@@ -92,8 +99,21 @@ def test_only_as_much_memory_is_touched_as_is_in_use_at_a_time() -> None:
     assert all(bytes(view[:1]) == b"x" for view in views)
 
 
+def test_less_is_reserved_where_sizes_are_limited() -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, before[1]))
+    try:
+        fd, memory = reserve_memory()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    os.close(fd)
+    assert memory.size == RESERVED_BYTES // 64
+    data = b"x" * 100_000
+    assert bytes(memory.view(Ring(memory).put(data, len(data)), len(data))) == data
+
+
 def test_memory_cannot_shrink_under_its_readers() -> None:
-    fd = create_memory(1 << 16)
+    fd, _ = create_memory(1 << 16)
     with pytest.raises(OSError, match="not permitted"):
         os.ftruncate(fd, 10)
     os.close(fd)

@@ -8,10 +8,10 @@ a byte that its writer sets and its reader clears with the last view, so freeing
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
-import sys
-import tempfile
 from bisect import bisect_left
 from typing import Any, Union
 
@@ -29,24 +29,28 @@ START = _ALIGNMENT
 _FIRST_BYTES = 1 << 20
 
 
-def create_memory(size: int) -> int:
-    """Return a descriptor of new memory that cannot shrink under its readers. Raises OSError."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as file:
-            os.ftruncate(file.fileno(), size)
-            return os.dup(file.fileno())
+def create_memory(size: int) -> tuple[int, TensorMemory]:
+    """Return a descriptor and a mapping of new memory that cannot change its size. Raises OSError."""
     fd = os.memfd_create("tpx_backend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
-        if sys.platform == "linux":
-            import fcntl
-
-            add_seals, never_shrink, never_grow = 1033, 2, 4
-            fcntl.fcntl(fd, add_seals, never_shrink | never_grow)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return fd, TensorMemory(fd)
     except OSError:
         os.close(fd)
         raise
-    return fd
+
+
+def reserve_memory() -> tuple[int, TensorMemory]:
+    """Return new memory, less where the size of memory or files is limited. Raises OSError."""
+    size = RESERVED_BYTES
+    while True:
+        try:
+            return create_memory(size)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOMEM, errno.EFBIG) or size <= _LEAST_BYTES:
+                raise
+        size //= 8
 
 
 class TensorMemory:
@@ -69,20 +73,6 @@ class TensorMemory:
         lease = _Lease(self, at, size)
         array: Any = np.asarray(lease)
         return memoryview(array)
-
-
-def reserve_memory() -> tuple[int, TensorMemory]:
-    """Return new memory and its descriptor; less where virtual memory is limited. Raises OSError."""
-    size = RESERVED_BYTES
-    while True:
-        fd = create_memory(size)
-        try:
-            return fd, TensorMemory(fd)
-        except OSError:
-            os.close(fd)
-            if size <= _LEAST_BYTES:
-                raise
-        size //= 8
 
 
 class _Lease:
