@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from tpx.errors import TpxError
-from tpx.serving.backends.contract import CompletionSink, Needs
+from tpx.serving.backends.contract import Needs
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.dispatcher import Dispatcher
+from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.inline import Arrivals

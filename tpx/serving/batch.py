@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Array
@@ -134,3 +134,16 @@ class EarlyResponse:
         self.begun_ns = begun_ns or batch.gathered_ns
         self.computed_ns = batch.computed_ns
         self.ended_ns = batch.ended_ns
+
+
+class Stacking(Protocol):
+    """Makes arrays from batches; runs in the instance's thread, which records the times of the batch."""
+
+    def gather(self, batch: Batch) -> Arrays:
+        """Return the inputs of the model. Raises InvalidRequest."""
+
+    def scatter(self, batch: Batch, outputs: Arrays) -> None:
+        """Give each request its response.
+
+        Raises ExecutionError for an output that is missing or differs from the configuration.
+        """

@@ -11,12 +11,13 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from tpx.errors import NotReady, TpxError
 from tpx.serving.backends.contract import Needs
 from tpx.serving.batch import Batch, EarlyResponse
-from tpx.serving.instances.base import Instance, close_together
+from tpx.serving.instance import Instance
 from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
@@ -83,9 +84,7 @@ class InstanceQueue:
         self.look()
 
     def look(self) -> None:
-        """Hand waiting batches to the least loaded instances. Called when an instance may have become
-        alive or failed.
-        """
+        """Hand waiting batches to the least loaded instances."""
         while self._waiting:
             best = None
             for instance in self.instances:
@@ -500,3 +499,12 @@ class Dispatcher:
         if not requests:
             return None
         return Batch.of_rows(wanted) if self._affinity.slotted else Batch(requests)
+
+
+def close_together(instances: Sequence[Instance]) -> None:
+    """Close instances in parallel, because a process may take long to finalize. Blocks."""
+    if len(instances) == 1:
+        instances[0].close()
+    elif instances:
+        with ThreadPoolExecutor(len(instances)) as pool:
+            list(pool.map(lambda instance: instance.close(), instances))

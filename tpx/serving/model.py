@@ -15,17 +15,15 @@ from tpx.serving.backends.contract import (
     Executor,
     InstanceSpec,
     OpenModel,
-    RemoteExecutor,
 )
-from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.cache import CachedModel, ResponseCache
-from tpx.serving.dispatcher import Dispatcher, InstanceQueue
+from tpx.serving.dispatcher import Dispatcher, InstanceQueue, close_together
 from tpx.serving.fast_path import FastPath
-from tpx.serving.instances.base import Instance, close_together
+from tpx.serving.instance import Instance, RemoteInstance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
 from tpx.serving.instances.kept import MAX_BOUND_BYTES, KeptBindings
-from tpx.serving.instances.process import ProcessInstance
 from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
@@ -36,7 +34,6 @@ from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
-from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
 
 log = logging.getLogger(__name__)
@@ -179,10 +176,10 @@ class ServedModel(Served):
         queue = self._dispatcher.queue_for(spec.needs)
         kept = None
         instance: Instance
-        if isinstance(executor, RemoteExecutor):
-            executor.use(self._stacking)
+        if isinstance(executor, RemoteInstance):
+            executor.use(self._stacking, self._polling)
             self.in_processes = True
-            instance = ProcessInstance(spec.name, executor, self._loop, self._polling, queue.look)
+            instance = executor
         else:
             work: Work
             if self.decoupled and isinstance(executor, DecoupledExecutor):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.frontends.streams import REPEAT, repeat
 from tests.serving.live import Live, serving
-from tpx.serving.backends.models_in_code import RepeatExecutor
+from tpx.serving.backends.models_in_code import RepeatModel
 
 
 class Sent:
@@ -35,14 +35,14 @@ class Sent:
 def test_each_element_is_a_response_behind_its_delay_and_the_request_is_held_for_its_wait() -> None:
     sent = Sent()
     inputs = {"IN": np.array([5, -1]), "DELAY": np.array([10, 4_000_000_000]), "WAIT": np.array([7])}
-    RepeatExecutor().respond(inputs, sent)
+    RepeatModel().respond(inputs, sent)
     assert sent.outputs == [(5, 0), (-1, 1)]
     assert sent.waits == [0.01, 4_000_000, 0.007]
 
 
 def test_it_stops_when_nobody_wants_more() -> None:
     sent = Sent(most=2)
-    RepeatExecutor().respond(repeat([1, 2, 3, 4]), sent)
+    RepeatModel().respond(repeat([1, 2, 3, 4]), sent)
     assert sent.outputs == [(1, 0), (2, 1)]
 
 

@@ -1,7 +1,7 @@
 """Models that answer when a test says so, and a client of an ensemble of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from google.protobuf import text_format
@@ -49,6 +49,7 @@ class Composing:
         """`more_inputs`: names, and whether they are optional. `gives`: the name of what responses have;
         empty: they have no output."""
         self.name = name
+        self.model_id = ModelId(name)
         self.made: list[Tensor] = []
         self._gives = gives
         self.decoupled = decoupled
@@ -113,7 +114,7 @@ class Client:
         config = config_of(text)
         self.models = by_name = {model.name: model for model in models}
         graph = graph_of(config)
-        composition = compose(config, graph, [by_name[step.model.name] for step in graph.steps])
+        composition = compose(config, graph, [cast("Any", by_name[step.model.name]) for step in graph.steps])
         config.model_transaction_policy.decoupled = composition.decoupled
 
         def resolve(model: ModelId, version: str) -> Composing:

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from google.protobuf import text_format
@@ -124,6 +124,7 @@ class StepModel:
 
     def __init__(self, index: int, taken: list[str], made: list[str], driver: "Driver") -> None:
         self.name = f"s{index}"
+        self.model_id = ModelId(self.name)
         self.index = index
         self.decoupled = index == driver.plan.decoupled
         names = [_tensor("input", f"i{n}") for n in range(len(taken))]
@@ -209,7 +210,7 @@ def test_every_tensor_gets_where_it_belongs_and_no_step_is_called_too_often(
         graph = graph_of(config)
         driver = Driver(plan, chance)
         models = {f"s{n}": StepModel(n, taken, made, driver) for n, (taken, made) in enumerate(plan.steps)}
-        composition = compose(config, graph, [models[step.model.name] for step in graph.steps])
+        composition = compose(config, graph, [cast("Any", models[step.model.name]) for step in graph.steps])
         config.model_transaction_policy.decoupled = composition.decoupled
         ensemble = Ensemble(config, 1, signature_of(config), composition, lambda model, _: models[model.name])
         values = {name: float(n + 3) for n, name in enumerate(plan.inputs)}

@@ -10,10 +10,9 @@ import pytest
 from tests.serving.stacking.stacks import configured, request
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.v2 import Parameter
-from tpx.serving.batch import Arrays, Batch
+from tpx.serving.batch import Arrays, Batch, Stacking
 from tpx.serving.repository.scheduling import stacking_of
 from tpx.serving.request import InferRequest, LiveSequence
-from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.sequences import check_correlation_id, controls_of
 
 IO = (

@@ -4,7 +4,7 @@ A `Backend` opens a version of a model. The resulting `OpenModel` creates one ex
 which computes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,10 +12,8 @@ from typing import Protocol, runtime_checkable
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.batch import Arrays as Arrays
-from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.host import Host
-from tpx.serving.request import InferRequest
-from tpx.serving.stacking.base import Stacking
+from tpx.serving.instance import RemoteInstance
 
 GLOBAL = -1
 """Device number of a resource that all devices share."""
@@ -134,57 +132,6 @@ class DecoupledExecutor(Protocol):
     def close(self) -> None: ...
 
 
-class CompletionSink(Protocol):
-    """Receives the results of batches; every method is called on the event loop."""
-
-    def computed(self, batch: Batch) -> None:
-        """Handle the end of a batch: `released` and `answered` in one call."""
-
-    def answered(self, batch: Batch) -> None:
-        """Deliver a finished batch's responses that were not `responded`; not called for decoupled models."""
-
-    def released(self, batch: Batch) -> None:
-        """Give the instance its next batch. This one may still be unanswered."""
-
-    def responded(self, early: EarlyResponse) -> None:
-        """Deliver a response to one request before its batch has ended."""
-
-    def again(self, request: InferRequest) -> None:
-        """Queue a request again because the model rescheduled it; its batch is already released."""
-
-    def returned(self, batch: Batch) -> None:
-        """Return a batch that the exited process had not started; another instance may compute it."""
-
-
-@runtime_checkable
-class RemoteExecutor(Protocol):
-    """One instance of a model in another process; used on the event loop, except for `close`."""
-
-    alive: bool
-    """True while it accepts batches."""
-    failure: str
-    """Reason why it will not become alive again; empty while it still may."""
-    has_readiness_hook: bool
-    """True if `ready` asks the model itself."""
-    on_change: Callable[[], None]
-    """Called when it becomes alive or fails for good."""
-
-    def use(self, stacking: Stacking) -> None:
-        """Set how requests are stacked into batches; called before the first `submit`."""
-
-    def submit(self, batch: Batch, sink: CompletionSink) -> None:
-        """Compute a batch. If the process dies, batches that it has started are answered with errors."""
-
-    def wait_until_started(self) -> None:
-        """Block until the model is initialized; other instances initialize concurrently. Raises LoadError."""
-
-    async def ready(self) -> bool:
-        """Ask the model whether it is ready."""
-
-    def close(self) -> None:
-        """End the process. Blocks, so it must not be called on the event loop."""
-
-
 class OpenModel(Protocol):
     """One version of a model in memory."""
 
@@ -199,7 +146,7 @@ class OpenModel(Protocol):
 
     def executor(
         self, spec: InstanceSpec, config: ModelConfig
-    ) -> Executor | DecoupledExecutor | RemoteExecutor:
+    ) -> Executor | DecoupledExecutor | RemoteInstance:
         """Create an instance that is ready to compute. Raises LoadError.
 
         For a decoupled model it may be a DecoupledExecutor, or an executor that sends one response per

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tpx.errors import ConfigError
+from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelInput
 from tpx.protocol.model_config import TensorConfig
@@ -149,6 +149,16 @@ def from_model(array: Array, tensor: ModelTensor) -> Array:
     """Return an output as clients receive it: a scalar as one element, BF16 as its bits in uint16."""
     array = np.atleast_1d(array)
     return array.view(np.uint16) if tensor.datatype == "BF16" else array
+
+
+def decode_strings(name: str, array: Array, runtime: str) -> list[str]:
+    """Return the elements of a BYTES input for a runtime whose strings are text. Raises InvalidRequest."""
+    try:
+        return [element.decode() for element in array.flat]
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest(
+            f"input '{name}' is not UTF-8, which strings in {runtime} are: {exc.reason}"
+        ) from exc
 
 
 def fill_batching(config: ModelConfig, max_batch_size: int) -> None:

@@ -30,7 +30,7 @@ class IdentityBackend:
 
 
 class IdentityModel:
-    """An identity model, whose inputs and outputs come from the configuration."""
+    """An identity model, whose inputs and outputs come from the configuration; also all of its instances."""
 
     def __init__(self, config: ModelConfig) -> None:
         for key in config.parameters.keys() - {_DELAY}:
@@ -65,22 +65,12 @@ class IdentityModel:
                     f"input '{given.name}'"
                 )
 
-    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "IdentityExecutor":
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "IdentityModel":
         if spec.kind == "KIND_GPU":
             raise LoadError(f"model '{config.name}': the identity backend needs instance_group kind KIND_CPU")
-        pairs = [(given.name, output.name) for given, output in zip(config.input, config.output, strict=True)]
-        return IdentityExecutor(pairs, self._delay_s)
-
-    def close(self) -> None:
-        """Do nothing: there are no resources."""
-
-
-class IdentityExecutor:
-    """Returns the inputs as outputs, after a delay."""
-
-    def __init__(self, pairs: list[tuple[str, str]], delay_s: float) -> None:
-        self._pairs = pairs
-        self._delay_s = delay_s
+        pairs = zip(config.input, config.output, strict=True)
+        self._pairs = [(given.name, output.name) for given, output in pairs]
+        return self
 
     def execute(self, inputs: Arrays) -> Arrays:
         if self._delay_s:
@@ -105,7 +95,7 @@ class RepeatBackend:
 
 
 class RepeatModel:
-    """A repeat model, whose inputs and outputs are fixed."""
+    """A repeat model, whose inputs and outputs are fixed; also all of its instances."""
 
     inline = False
 
@@ -122,17 +112,10 @@ class RepeatModel:
                 f"model '{config.name}': the repeat backend is decoupled and has max_batch_size 0"
             )
 
-    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "RepeatExecutor":
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> "RepeatModel":
         if spec.kind == "KIND_GPU":
             raise LoadError(f"model '{config.name}': the repeat backend needs instance_group kind KIND_CPU")
-        return RepeatExecutor()
-
-    def close(self) -> None:
-        """Do nothing: there are no resources."""
-
-
-class RepeatExecutor:
-    """Sends one response per element."""
+        return self
 
     def respond(self, inputs: Arrays, responses: ResponseSender) -> None:
         elements, delays = inputs["IN"], inputs["DELAY"]

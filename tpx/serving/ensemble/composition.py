@@ -1,8 +1,7 @@
 """Checks that an ensemble's models fit together (Triton: core/src/ensemble_scheduler/ensemble_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
@@ -10,28 +9,15 @@ from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import TensorConfig, inputs_and_outputs
 from tpx.serving.backends.model_tensors import agree, brackets
 from tpx.serving.ensemble.graph import EnsembleStep, Graph
-from tpx.serving.ensemble.plan import StepFacts
 from tpx.serving.model_id import ModelId
-from tpx.serving.signature import Signature
-
-
-class Component(Protocol):
-    """The properties of a loaded model that an ensemble depends on."""
-
-    config: ModelConfig
-    signature: Signature
-    max_batch_size: int
-    decoupled: bool
-    composed_of: frozenset[ModelId]
-    levels: int
+from tpx.serving.served import Served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """A graph, and the properties of its models at the time of the check."""
+    """A graph of models that serve, and the properties that the ensemble has from them."""
 
     graph: Graph
-    facts: Sequence[StepFacts]
     models: frozenset[ModelId]
     """All models below, including those of nested ensembles."""
     levels: int
@@ -41,29 +27,31 @@ class Composition:
 
     @property
     def decoupled(self) -> bool:
-        return any(fact.decoupled for fact in self.facts)
+        return any(step.decoupled for step in self.graph.steps)
 
 
-def compose(config: ModelConfig, graph: Graph, models: Sequence[Component]) -> Composition:
+def compose(config: ModelConfig, graph: Graph, models: Sequence[Served]) -> Composition:
     """Compose models, one per step. Raises ConfigError if types or shapes do not fit."""
     check_composition(config, graph, [model.config for model in models])
+    steps = tuple(
+        replace(
+            step,
+            model=model.model_id,
+            decoupled=model.decoupled,
+            ranks={
+                spec.name: len(spec.dims) + (model.max_batch_size > 0)
+                for spec in model.signature.inputs.values()
+            },
+        )
+        for step, model in zip(graph.steps, models, strict=True)
+    )
     return Composition(
-        graph=graph,
-        facts=[
-            StepFacts(
-                decoupled=model.decoupled,
-                ranks={
-                    spec.name: len(spec.dims) + (model.max_batch_size > 0)
-                    for spec in model.signature.inputs.values()
-                },
-            )
-            for model in models
-        ],
-        models=graph.models.union(*(model.composed_of for model in models)),
+        graph=replace(graph, steps=steps),
+        models=frozenset(step.model for step in steps).union(*(model.composed_of for model in models)),
         levels=1 + max(model.levels for model in models),
         labels={
             tensor: model.signature.outputs[name].labels
-            for step, model in zip(graph.steps, models, strict=True)
+            for step, model in zip(steps, models, strict=True)
             for name, tensor in step.outputs.items()
             if tensor in graph.outputs
         },

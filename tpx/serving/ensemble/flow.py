@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpx.protocol.tensors import Tensor
-from tpx.serving.ensemble.plan import Call, EnsemblePlan
+from tpx.serving.ensemble.plan import Call, EnsemblePlan, SequenceParameters
 from tpx.serving.request import InferRequest
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Flow:
         plan = self._plan
         self._limit = plan.max_inflight
         self._values: dict[int, dict[int, list[Any]]] = {tensor: {} for tensor in plan.streams}
-        """Per tensor and iteration: [value, number of consumers that have not used it]."""
+        """Per tensor and iteration: [value, number of consumers that have not used it, its sequence]."""
         self._issued = [0] * len(plan.steps)
         self._produced = [0] * len(plan.steps)
         self._inflight = [0] * len(plan.steps)
@@ -51,10 +51,12 @@ class Flow:
 
     # values
 
-    def put(self, tensor: int, iteration: int, value: Tensor | None) -> None:
-        """Add a value, or note that it was left out."""
+    def put(
+        self, tensor: int, iteration: int, value: Tensor | None, sequence: SequenceParameters | None
+    ) -> None:
+        """Add a value, or note that it was left out, with the sequence parameters that its step has set."""
         plan = self._plan
-        self._values[tensor][iteration] = [value, plan.uses[tensor]]
+        self._values[tensor][iteration] = [value, plan.uses[tensor], sequence]
         for step in plan.consumers[tensor]:
             self.look(step)
 
@@ -68,11 +70,19 @@ class Flow:
         value: Tensor | None = kept[0]
         return value
 
-    def next_answer(self, once: Sequence[Tensor | None]) -> list[Tensor | None] | None:
-        """Return the values of the next response if all have arrived; `once` has those that come once."""
+    def sequence(self, tensor: int, iteration: int) -> SequenceParameters | None:
+        """Return the sequence parameters of a value that is not used up."""
+        sequence: SequenceParameters | None = self._values[tensor][iteration][2]
+        return sequence
+
+    @property
+    def has_answer(self) -> bool:
+        """Return whether all values of the next response have arrived."""
+        return all(self.answered in self._values[tensor] for tensor in self._plan.wanted_streams)
+
+    def next_answer(self, once: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return the values of the next response; `once` has those that come once."""
         iteration = self.answered
-        if any(iteration not in self._values[tensor] for tensor in self._plan.wanted_streams):
-            return None
         self.answered += 1
         return [
             self.take(tensor, iteration) if tensor in self._values else once[tensor]

@@ -1,7 +1,7 @@
 """The graph of an ensemble: steps, and the tensors between them (Triton: core/src/model_config_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
@@ -15,11 +15,15 @@ class EnsembleStep:
 
     index: int
     model: ModelId
-    """The model named in the configuration, until `Graph.over` resolves it."""
+    """The model named in the configuration, until `compose` resolves it."""
     version: str
     """Version; empty for the latest."""
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    decoupled: bool = False
+    """True if its model is decoupled; like `ranks`, set by `compose`."""
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """Ranks of its model's inputs, including the batch dimension if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +46,6 @@ class Graph:
     def models(self) -> frozenset[ModelId]:
         """The composing models."""
         return frozenset(step.model for step in self.steps)
-
-    def over(self, models: Sequence[ModelId]) -> "Graph":
-        """Return the same graph with these models, one per step."""
-        steps = [replace(step, model=model) for step, model in zip(self.steps, models, strict=True)]
-        return replace(self, steps=tuple(steps))
 
     def needed(self, outputs: Iterable[str]) -> list[EnsembleStep]:
         """Return the steps needed for these outputs, in order."""
@@ -94,9 +93,9 @@ def _parse_steps(config: ModelConfig) -> list[EnsembleStep]:
     steps: list[EnsembleStep] = []
     seen = {item.name for item in config.input}
     for index, step in enumerate(config.ensemble_scheduling.step):
-        for field in ("model_name", "input_map", "output_map"):
-            if not getattr(step, field):
-                raise ConfigError(f"must specify '{field}' in step {index} of ensemble '{config.name}'")
+        for required in ("model_name", "input_map", "output_map"):
+            if not getattr(step, required):
+                raise ConfigError(f"must specify '{required}' in step {index} of ensemble '{config.name}'")
         for _, tensor in sorted(step.output_map.items()):
             if tensor in seen:
                 raise ConfigError(

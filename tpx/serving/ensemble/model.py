@@ -74,8 +74,7 @@ class Ensemble(Served):
         if plan is None:
             if len(self._plans) >= _KNOWN_PLANS:
                 self._plans.clear()
-            plan = EnsemblePlan(self.composition.graph, self.composition.facts, wanted)
-            self._plans[wanted] = plan
+            plan = self._plans[wanted] = EnsemblePlan(self.composition.graph, wanted)
         run = EnsembleRun(plan, self._resolve, request, self._handle_response)
         request.backpressure = run
         if self._breaks_stack:

@@ -13,15 +13,8 @@ from tpx.serving.request import RequestHead
 _KNOWN_HEADS = 256
 
 Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
-    """Properties of a step's model that the run of the graph depends on."""
-
-    decoupled: bool
-    ranks: Mapping[str, int]
-    """Ranks of its inputs, including the batch dimension if there is one."""
+SequenceParameters = dict[str, Parameter]
+"""`sequence_id` if there is one, `sequence_start`, and `sequence_end`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +34,19 @@ class Call:
     def __init__(self, step: int, iteration: int) -> None:
         self.step = step
         self.iteration = iteration
-        self.sequence: dict[str, Parameter] | None = None
+        self.sequence: SequenceParameters | None = None
         """Sequence parameters set by earlier steps."""
 
 
 class PlanStep:
     """A step of a plan. Caches the heads of its requests, which are equal for equal shapes."""
 
-    def __init__(self, step: EnsembleStep, facts: StepFacts, numbers: Mapping[str, int]) -> None:
+    def __init__(self, step: EnsembleStep, numbers: Mapping[str, int]) -> None:
         self.model: ModelId = step.model
         self.version = step.version
-        self.decoupled = facts.decoupled
+        self.decoupled = step.decoupled
         self.inputs = tuple(
-            StepInput(name=name, tensor=numbers[tensor], rank=facts.ranks[name])
+            StepInput(name=name, tensor=numbers[tensor], rank=step.ranks[name])
             for name, tensor in step.inputs.items()
         )
         self.outputs = {name: numbers[tensor] for name, tensor in step.outputs.items() if tensor in numbers}
@@ -118,13 +111,12 @@ def _list_types(parameters: Mapping[str, Parameter]) -> list[type]:
 class EnsemblePlan:
     """The steps needed for some outputs. Tensors are numbered; they come once, or in iterations."""
 
-    def __init__(self, graph: Graph, facts: Sequence[StepFacts], wanted: Sequence[str]) -> None:
-        by_step = {step.index: fact for step, fact in zip(graph.steps, facts, strict=True)}
+    def __init__(self, graph: Graph, wanted: Sequence[str]) -> None:
         steps = graph.needed(wanted)
         read = {tensor for step in steps for tensor in step.inputs.values()}
         written = {tensor for step in steps for tensor in step.outputs.values()}
         numbers = {tensor: n for n, tensor in enumerate(sorted(read | set(wanted)))}
-        self.steps = tuple(PlanStep(step, by_step[step.index], numbers) for step in steps)
+        self.steps = tuple(PlanStep(step, numbers) for step in steps)
         self.tensors = len(numbers)
         self.given = {name: numbers[name] for name in graph.inputs - written if name in numbers}
         """Numbers of the ensemble's inputs that are needed."""
@@ -154,5 +146,4 @@ class EnsemblePlan:
         """Number of inputs that come once, per step."""
         self.wanted_once = sum(tensor not in self.streams for tensor in self.wanted)
         self.wanted_streams = tuple(tensor for tensor in self.wanted if tensor in self.streams)
-        self.producers = {tensor: n for n, step in enumerate(self.steps) for tensor in step.outputs.values()}
         self.max_inflight = graph.max_inflight

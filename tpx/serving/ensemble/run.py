@@ -9,14 +9,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.ensemble.flow import Flow
-from tpx.serving.ensemble.plan import Call, EnsemblePlan, Shape, StepInput
+from tpx.serving.ensemble.plan import Call, EnsemblePlan, PlanStep, SequenceParameters, Shape, StepInput
 from tpx.serving.host import Callee
 from tpx.serving.model_id import ModelId
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
@@ -29,9 +28,6 @@ Resolve = Callable[[ModelId, str], Callee]
 Answer = Callable[["EnsembleRun", InferRequest, InferResponse], None]
 """Receives the responses of a run; the final one is the last."""
 
-
-SequenceParameters = dict[str, Parameter]
-"""`sequence_id` if there is one, `sequence_start`, and `sequence_end`."""
 
 _FLAGS = ("sequence_start", "sequence_end")
 _MOST = 2**64
@@ -71,53 +67,6 @@ def parse_sequence_parameters(
             code=Code.INVALID_ARGUMENT,
         )
     return {"sequence_id": identity, **sequence}
-
-
-class Overrides:
-    """Sequence parameters set by the steps of one run, by iteration, until all readers have taken them.
-
-    Readers are the steps directly behind, by number, and behind the last one the response.
-    """
-
-    def __init__(self, plan: EnsemblePlan) -> None:
-        steps, producers = plan.steps, plan.producers
-        self._plan = plan
-        self.response = len(steps)
-        """Number of the last reader."""
-        read = [*([given.tensor for given in step.inputs] for step in steps), plan.wanted]
-        self._sources = [
-            tuple(dict.fromkeys(producers[tensor] for tensor in tensors if tensor in producers))
-            for tensors in read
-        ]
-        """The steps directly before each reader, in the order of the reader's inputs."""
-        self._readers = [sum(number in before for before in self._sources) for number in range(len(steps))]
-        self._by_step: dict[tuple[int, int], list[Any]] = {}
-        """Per step and iteration: [sequence parameters, number of readers that have not taken them]."""
-
-    def put(self, step: int, iteration: int, sequence: SequenceParameters) -> None:
-        """Store the parameters set by a response, or else those of its request."""
-        if self._readers[step]:
-            self._by_step[step, iteration] = [sequence, self._readers[step]]
-
-    def take(self, reader: int, iteration: int) -> SequenceParameters | None:
-        """Return the parameters for a reader; if earlier steps disagree, those of its first tensor."""
-        found: SequenceParameters | None = None
-        for source in self._sources[reader]:
-            iterates = self._plan.steps[source].iterates
-            key = source, iteration if iterates else 0
-            kept = self._by_step.get(key)
-            if kept is None:
-                continue
-            if iterates:  # a tensor that comes once may be used by any number of iterations
-                kept[1] -= 1
-                if not kept[1]:
-                    del self._by_step[key]
-            if found is None:
-                found = kept[0]
-            elif found != kept[0] and reader != self.response:
-                model = self._plan.steps[reader].model
-                log.error("steps before '%s' disagree about its sequence: %s is used", model, found)
-        return found
 
 
 @dataclass(slots=True)
@@ -189,8 +138,8 @@ class EnsembleRun:
         self.over = False
         self.answered = False
         """True after the first response."""
-        self._overrides: Overrides | None = None
-        """Sequence parameters; None until a step sets some."""
+        self._sequences: dict[int, SequenceParameters] | None = None
+        """Sequence parameters set by steps, by tensor that comes once; None until any step sets some."""
         self._flow: Flow | None = None
         if plan.streams:
             self._flow = Flow(plan, self._missing, self._ready, self._children, self.advance)
@@ -240,11 +189,12 @@ class EnsembleRun:
         if request.cancelled:
             raise Cancelled("the request was cancelled")
         model = self._resolve(step.model, step.version)
-        values = [self._take_input(given, call.iteration) for given in step.inputs]
         parameters = request.head.parameters
-        if self._overrides is not None:
-            call.sequence = self._overrides.take(call.step, call.iteration)
-            parameters = parameters if call.sequence is None else {**parameters, **call.sequence}
+        if self._sequences is not None:
+            call.sequence = self._find_sequence([given.tensor for given in step.inputs], call.iteration, step)
+            if call.sequence is not None:
+                parameters = {**parameters, **call.sequence}
+        values = [self._take_input(given, call.iteration) for given in step.inputs]
         head = step.head(model, values, request.head.request_id, parameters)
         child = InferRequest(head, [v.data for v in values if v is not None], self._handle_reply, call)
         trace = request.trace
@@ -293,8 +243,7 @@ class EnsembleRun:
         if self._flow is not None and step.iterates:
             self._take_iteration(self._flow, child, response, sequence)
         else:
-            self._override_sequence(call.step, 0, sequence)
-            self._put_values(step.outputs, response.outputs)
+            self._put_values(step.outputs, response.outputs, sequence)
             if not response.final:  # its model became decoupled after the ensemble was composed
                 self._children.discard(child)
                 child.cancel()
@@ -307,14 +256,28 @@ class EnsembleRun:
         """Return the sequence parameters for later steps and the client, None if they are unchanged."""
         before = self._request.head.parameters if call.sequence is None else call.sequence
         sequence = parse_sequence_parameters(said, before)
-        return call.sequence if sequence is None or sequence == sequence_of(before) else sequence
+        if sequence is None or sequence == sequence_of(before):
+            return call.sequence
+        self._sequences = self._sequences or {}
+        return sequence
 
-    def _override_sequence(self, step: int, iteration: int, sequence: SequenceParameters | None) -> None:
-        if sequence is None:
-            return
-        if self._overrides is None:
-            self._overrides = Overrides(self._plan)
-        self._overrides.put(step, iteration, sequence)
+    def _find_sequence(
+        self, tensors: Sequence[int], iteration: int, reader: PlanStep | None = None
+    ) -> SequenceParameters | None:
+        """Return what the steps that made these tensors have set; if they disagree, those of the first."""
+        found: SequenceParameters | None = None
+        if self._sequences is None:
+            return found
+        for tensor in tensors:
+            if self._flow is not None and tensor in self._plan.streams:
+                sequence = self._flow.sequence(tensor, iteration)
+            else:
+                sequence = self._sequences.get(tensor)
+            if found is None:
+                found = sequence
+            elif sequence is not None and found != sequence and reader is not None:
+                log.error("steps before '%s' disagree about its sequence: %s is used", reader.model, found)
+        return found
 
     def _take_iteration(
         self, flow: Flow, child: InferRequest, response: InferResponse, sequence: SequenceParameters | None
@@ -324,20 +287,26 @@ class EnsembleRun:
         if response.outputs or not step.decoupled:
             given = {tensor.name: tensor for tensor in response.outputs}
             iteration = flow.index_of(call)
-            self._override_sequence(call.step, iteration, sequence)
             for name, number in step.outputs.items():
-                flow.put(number, iteration, given.get(name))
+                flow.put(number, iteration, given.get(name), sequence)
         if response.final:
             flow.finished(call.step, child)
         self._answer_iterations(flow)
 
     # values
 
-    def _put_values(self, numbers: Mapping[str, int], tensors: Sequence[Tensor]) -> None:
+    def _put_values(
+        self,
+        numbers: Mapping[str, int],
+        tensors: Sequence[Tensor],
+        sequence: SequenceParameters | None = None,
+    ) -> None:
         """Store tensors that come once, and None for those that the model or the client has left out.
 
         A step that requires them refuses the resulting request.
         """
+        if sequence is not None:
+            self._sequences = {**(self._sequences or {}), **dict.fromkeys(numbers.values(), sequence)}
         absent = len(numbers)
         for tensor in tensors:
             number = numbers.get(tensor.name)
@@ -365,8 +334,8 @@ class EnsembleRun:
             self._unanswered -= plan.wanted.count(number)
             if not self._unanswered:
                 if flow is None:
-                    values = [self._values[number] for number in self._plan.wanted]
-                    response = self._build_response(values, 0)
+                    values = [self._values[number] for number in plan.wanted]
+                    response = self._build_response(values, self._find_sequence(plan.wanted, 0))
                     if self._request.head.model.decoupled:
                         response.final = False
                         self._on_answer(self, self._request, response)
@@ -379,18 +348,17 @@ class EnsembleRun:
 
     def _answer_iterations(self, flow: Flow) -> None:
         """Send every response whose outputs have all arrived, in order."""
-        while not self.over and not self._unanswered:
-            iteration = flow.answered
-            values = flow.next_answer(self._values)
-            if values is None:
-                return
-            response = self._build_response(values, iteration)
+        while not self.over and not self._unanswered and flow.has_answer:
+            sequence = self._find_sequence(self._plan.wanted, flow.answered)
+            response = self._build_response(flow.next_answer(self._values), sequence)
             response.final = False
             self._on_answer(self, self._request, response)
 
-    def _build_response(self, values: Sequence[Tensor | None], iteration: int) -> InferResponse:
+    def _build_response(
+        self, values: Sequence[Tensor | None], sequence: SequenceParameters | None
+    ) -> InferResponse:
         """Return a response with these values, without those that a step has left out."""
-        head, overrides = self._head, self._overrides
+        head = self._head
         batched = head.model.max_batch_size > 0
         given = []
         response = InferResponse([])
@@ -404,7 +372,6 @@ class EnsembleRun:
             response.outputs.append(Tensor(spec.name, value.datatype, shape, value.data))
         self._request.head = head if len(given) == len(values) else head.with_outputs(tuple(given))
         if given:
-            sequence = None if overrides is None else overrides.take(overrides.response, iteration)
             response.parameters = sequence if sequence is not None else sequence_of(head.parameters)
         return response
 

@@ -2,8 +2,10 @@
 
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -11,10 +13,12 @@ import psutil
 from tpx import __version__
 from tpx.errors import LoadError
 from tpx.processors import processor_name, schedulable_processors
-from tpx.serving.backends.contract import Description
 from tpx.serving.backends.table import BACKENDS, KNOWN, python_based
 from tpx.serving.extensions import is_installed, names, offer_of
-from tpx.serving.inspection.isolated import FEATURES, InspectionFailure, PartInspections, PartName
+from tpx.serving.inspection.isolated import FEATURES, Children, ProcessDied
+
+_AT_A_TIME = 2
+"""Importing takes a core and hundreds of megabytes each."""
 
 
 class Usability(Enum):
@@ -79,78 +83,70 @@ class Inspection:
         return next((each for each in (*self.backends, *self.features) if each.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Subject:
-    """A part to inspect, and what is already known about it."""
-
-    part: PartName
-    finding: InspectedPart
-    module: str = ""
-    """Module that it imports; importing it by hand shows why a process dies."""
-    install: str = ""
-
-
 def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspection:
     """Inspect every backend and feature, each with this deadline."""
     based = [
         InspectedPart(name=name, state=Usability.USABLE, origin=str(path))
         for name, path in python_based(backend_directory).items()
     ]
-    subjects = [_make_backend_subject(name) for name in names(BACKENDS)]
-    first = len(subjects)
-    for name, feature in FEATURES.items():
-        part = PartName(kind="feature", name=name)
-        subjects.append(_make_subject(part, feature.package, feature.install, feature.what))
-    usable = [each.part for each in subjects if each.finding.state is Usability.USABLE]
-    results = PartInspections(timeout_s).at(usable)
-    found = [
-        _complete_finding(each, results[each.part]) if each.part in results else each.finding
-        for each in subjects
-    ]
-    gpu = next(each for each in found[first:] if each.name == "gpu")
-    return Inspection(machine=machine(gpu), backends=(*found[:first], *based), features=tuple(found[first:]))
+    with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="inspect") as pool:
+        children = Children(timeout_s)
+        try:
+            backends = pool.map(partial(_inspect_backend, children), names(BACKENDS))
+            features = pool.map(partial(_inspect_feature, children), FEATURES)
+            found, having = (*backends, *based), tuple(features)
+        finally:  # after an interrupt the pool waits for running processes
+            children.stop()
+    gpu = next(each for each in having if each.name == "gpu")
+    return Inspection(machine=machine(gpu), backends=found, features=having)
 
 
-def _make_backend_subject(name: str) -> _Subject:
-    part = PartName(kind="backend", name=name)
-    known = KNOWN.get(name)
+def _inspect_backend(children: Children, name: str) -> InspectedPart:
+    part, known = InspectedPart(name=name, state=Usability.USABLE), KNOWN.get(name)
     if known is not None:
-        return _make_subject(part, known.package, known.install)
+        return _inspect_package(children, "backend", part, known.package, known.install)
     try:
         offer = offer_of(BACKENDS, name)
     except LoadError as exc:
-        return _Subject(part=part, finding=InspectedPart(name=name, state=Usability.BROKEN, why=exc.message))
+        return replace(part, state=Usability.BROKEN, why=exc.message)
     if offer is None:  # it was uninstalled in the meantime
-        return _Subject(part=part, finding=InspectedPart(name=name, state=Usability.MISSING))
-    return _Subject(
-        part=part,
-        finding=InspectedPart(
-            name=name, state=Usability.USABLE, origin=f"{offer.package} {offer.version}".strip()
-        ),
-        module=offer.target.partition(":")[0],
-        install=f"pip install {offer.package}" if offer.package != "?" else "",
-    )
+        return replace(part, state=Usability.MISSING)
+    part = replace(part, origin=f"{offer.package} {offer.version}".strip(), version=offer.version)
+    install = f"pip install {offer.package}" if offer.package != "?" else ""
+    return _inspect_part(children, "backend", part, offer.target.partition(":")[0], install)
 
 
-def _make_subject(part: PartName, package: str, install: str, what: str = "") -> _Subject:
-    finding = InspectedPart(name=part.name, state=Usability.USABLE, what=what)
+def _inspect_feature(children: Children, name: str) -> InspectedPart:
+    feature = FEATURES[name]
+    part = InspectedPart(name=name, state=Usability.USABLE, what=feature.what)
+    return _inspect_package(children, "feature", part, feature.package, feature.install)
+
+
+def _inspect_package(
+    children: Children, kind: str, part: InspectedPart, package: str, install: str
+) -> InspectedPart:
     if package and not is_installed(package):
         why = f"the package {package} is not installed"
-        finding = replace(finding, state=Usability.MISSING, why=why, remedy=install)
-    return _Subject(part=part, finding=finding, module=package, install=install)
+        return replace(part, state=Usability.MISSING, why=why, remedy=install)
+    return _inspect_part(children, kind, part, package, install)
 
 
-def _complete_finding(subject: _Subject, description: Description | InspectionFailure) -> InspectedPart:
-    finding = subject.finding
-    if isinstance(description, InspectionFailure):
-        remedy = subject.install.replace("pip install", "pip install --force-reinstall", 1)
-        if description.ended:
-            remedy = f"python -X faulthandler -c 'import {subject.module}'" if subject.module else ""
-        return replace(finding, state=Usability.BROKEN, why=description.why, remedy=remedy)
+def _inspect_part(
+    children: Children, kind: str, part: InspectedPart, module: str, install: str
+) -> InspectedPart:
+    """Inspect what is installed; importing `module` by hand shows why a process dies."""
+    try:
+        description = children.describe(kind, part.name)
+    except ProcessDied as exc:
+        remedy = f"python -X faulthandler -c 'import {module}'" if module else ""
+        return replace(part, state=Usability.BROKEN, version="", why=exc.message, remedy=remedy)
+    except LoadError as exc:
+        remedy = install.replace("pip install", "pip install --force-reinstall", 1)
+        return replace(part, state=Usability.BROKEN, version="", why=exc.message, remedy=remedy)
     return replace(
-        finding,
+        part,
         state=Usability.UNUSABLE if description.lacks else Usability.USABLE,
-        version=description.version or finding.origin.rpartition(" ")[2],
+        version=description.version or part.version,
         providers=description.providers,
         devices=description.devices,
         why=description.lacks,

@@ -9,13 +9,12 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
-from tpx.errors import TpxError
+from tpx.errors import LoadError, TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.contract import Describes, Description
 from tpx.serving.backends.table import KNOWN, backend
@@ -113,8 +112,6 @@ FEATURES = {
 """Features by the names that --require accepts."""
 
 
-_AT_A_TIME = 2
-"""Importing takes a core and hundreds of megabytes each."""
 _RUN = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from tpx.serving.inspection.isolated import main; main(sys.argv[2:])"
@@ -123,46 +120,24 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 _TAIL_BYTES = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartName:
-    """A part to inspect: kind (`backend` or `feature`) and name."""
-
-    kind: str
-    name: str
+class ProcessDied(LoadError):
+    """The process that inspects a part was killed at its deadline, or crashed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InspectionFailure:
-    """Reason why an inspection returned nothing."""
-
-    why: str
-    ended: bool = False
-    """True if the process was killed by its deadline or crashed, and reported nothing."""
-
-
-class PartInspections:
-    """Inspects parts; an interrupt also ends their processes."""
+class Children:
+    """Processes that inspect one part each."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
 
-    def at(self, parts: Sequence[PartName]) -> dict[PartName, Description | InspectionFailure]:
-        """Return a description of each part, or the reason why there is none."""
-        with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="inspect") as pool:
-            try:
-                return dict(zip(parts, pool.map(self._inspect, parts), strict=True))
-            finally:  # after an interrupt the pool waits for running processes
-                self._stopped = True
-                for process in list(self._running):
-                    _kill(process)
-
-    def _inspect(self, part: PartName) -> Description | InspectionFailure:
+    def describe(self, kind: str, name: str) -> Description:
+        """Describe a `backend` or `feature`. Raises LoadError with the reason why it cannot be used."""
         if self._stopped:
-            return InspectionFailure(why="interrupted", ended=True)
+            raise ProcessDied("interrupted")
         with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
-            words = [json.dumps(sys.path), part.kind, part.name, str(answer.fileno())]
+            words = [json.dumps(sys.path), kind, name, str(answer.fileno())]
             process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _RUN, *words],
                 stdin=subprocess.DEVNULL,
@@ -175,14 +150,18 @@ class PartInspections:
             self._running.add(process)
             try:
                 process.wait(self._timeout_s)
-            except subprocess.TimeoutExpired:
-                return InspectionFailure(
-                    why=f"it did not come to an end within {self._timeout_s:g} s", ended=True
-                )
+            except subprocess.TimeoutExpired as exc:
+                raise ProcessDied(f"it did not come to an end within {self._timeout_s:g} s") from exc
             finally:
                 _kill(process)
                 self._running.discard(process)
             return _read_answer(answer, errors, process.returncode)
+
+    def stop(self) -> None:
+        """Kill the processes that run, and start no others."""
+        self._stopped = True
+        for process in list(self._running):
+            _kill(process)
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
@@ -192,14 +171,14 @@ def _kill(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _read_answer(answer: IO[bytes], errors: IO[bytes], status: int) -> Description | InspectionFailure:
+def _read_answer(answer: IO[bytes], errors: IO[bytes], status: int) -> Description:
     answer.seek(0)
     text = answer.read()
     if not text:
-        return InspectionFailure(why=_describe_end(status, errors), ended=True)
+        raise ProcessDied(_describe_end(status, errors))
     told: JsonObject = json.loads(text)
     if "failed" in told:
-        return InspectionFailure(why=told["failed"])
+        raise LoadError(told["failed"])
     providers, devices = tuple(told["providers"]), tuple(told["devices"])
     return Description(**{**told, "providers": providers, "devices": devices})
 

@@ -1,1 +1,1 @@
-"""Instances of a model, which compute batches, and the path of their results to the event loop."""
+"""Instances that compute batches in threads, and the path of their results to the event loop."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tpx.errors import Cancelled, ExecutionError, TpxError
-from tpx.serving.backends.contract import Arrays, CompletionSink, DecoupledExecutor
+from tpx.serving.backends.contract import Arrays, DecoupledExecutor
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.batch import Batch, EarlyResponse, Stacking
+from tpx.serving.instance import CompletionSink
 from tpx.serving.instances.completions import Completions
 from tpx.serving.request import InferResponse
-from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
 

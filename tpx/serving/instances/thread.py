@@ -9,11 +9,11 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from tpx.errors import ExecutionError, TpxError
-from tpx.serving.backends.contract import CompletionSink, Executor
-from tpx.serving.batch import Batch
+from tpx.serving.backends.contract import Executor
+from tpx.serving.batch import Batch, Stacking
+from tpx.serving.instance import CompletionSink
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.kept import KeptBindings
-from tpx.serving.stacking.base import Stacking
 
 log = logging.getLogger(__name__)
 

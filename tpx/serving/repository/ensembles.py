@@ -153,10 +153,9 @@ class Ensembles:
         """Compose one version from the models that serve now. Raises LoadError naming what does not fit."""
         models = [self._find_step_model(graph, step) for step in graph.steps]
         config = deepcopy(wanted.config)
-        resolved = graph.over([model.model_id for model in models])
-        for step in resolved.steps:
+        composition = compose(config, graph, models)
+        for step in composition.graph.steps:
             config.ensemble_scheduling.step[step.index].model_namespace = step.model.namespace
-        composition = compose(config, resolved, models)
         config.model_transaction_policy.decoupled = composition.decoupled
         validate(config)
         ensemble = Ensemble(

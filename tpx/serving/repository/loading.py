@@ -31,7 +31,7 @@ from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.ensemble.graph import Graph, graph_of
 from tpx.serving.host import Host
-from tpx.serving.instances.base import Instance
+from tpx.serving.instance import Instance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
 from tpx.serving.polling import NO_POLLING, BusyPolling

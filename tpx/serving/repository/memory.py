@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
-from tpx.serving.instances.base import Instance
+from tpx.serving.instance import Instance
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership

@@ -20,13 +20,13 @@ from tpx.protocol.messages import (
 )
 from tpx.protocol.tensors import Array, as_array
 from tpx.serving.backends.contract import TakesSamples, inside
+from tpx.serving.batch import Stacking
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
 from tpx.serving.scheduling.sequences import SequenceTable
 from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
-from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import PlainStacking
 from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
 from tpx.serving.stacking.samples import SampleStacking

@@ -70,10 +70,6 @@ class RowOutputs:
         self._rows = rows
         self._parts: dict[str, _Slices] = {}
 
-    def response(self, head: RequestHead, start: int) -> InferResponse:
-        """Return the outputs that a request asks for, from row `start` on. Raises ExecutionError."""
-        return InferResponse([self.tensor(bound.spec, start, head.batch_size) for bound in head.outputs])
-
     def tensor(self, spec: TensorSpec, start: int, count: int) -> Tensor:
         """Return `count` rows of an output. Raises ExecutionError."""
         rows = self._rows

@@ -15,9 +15,8 @@ from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.messages import ModelConfig, ModelSequenceBatching
 from tpx.protocol.tensors import Array, Buffer
-from tpx.serving.batch import Arrays, Batch
+from tpx.serving.batch import Arrays, Batch, Stacking
 from tpx.serving.request import InferRequest, InferResponse
-from tpx.serving.stacking.base import Stacking
 
 _LENGTH_BYTES = 4
 """Size of an empty string."""
@@ -69,59 +68,77 @@ class SequenceStacking:
     batched: bool
 
     def gather(self, batch: Batch) -> Arrays:
-        rows = batch.by_row(batch.requests)
-        height = len(rows)
         arrays = self.inner.gather(_fill_empty_rows(batch))
+        arrays.update(self.added(batch.by_row(batch.requests), batch.requests[0]))
+        return arrays
+
+    def added(self, rows: Sequence[InferRequest | None], like: InferRequest) -> Arrays:
+        """Return controls and states; in empty rows, states have the shapes of those of `like`."""
+        height = len(rows)
+        arrays: Arrays = {}
         for control in self.controls:
             array = np.array([control.value(request) for request in rows], control.datatype.numpy)
             arrays[control.name] = array.reshape(height, 1) if self.batched else array
         for state in self.states:
-            arrays[state.input_name] = self._stack_state(state, rows)
+            arrays[state.input_name] = self._stack_state(state, rows, like)
         return arrays
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
         filled = _fill_empty_rows(batch)
-        height = len(filled.requests)
-        states = [(state, self._check_state_output(state, outputs, height)) for state in self.states]
+        states = self.check_states(outputs, len(filled.requests))
         self.inner.scatter(filled, outputs)
         if filled is not batch:
             batch.responses += [filled.responses[slot] for slot in batch.slots or ()]
         # nothing can fail from here on: a sequence gets all new states or none
-        for state, array in states:
-            for row, request in enumerate(batch.by_row(batch.requests)):
+        self.keep_states(states, batch.by_row(batch.requests))
+
+    def check_states(self, outputs: Arrays, height: int) -> Arrays:
+        """Return the outputs that are states. Raises ExecutionError if one differs from its configuration."""
+        states: Arrays = {}
+        for state in self.states:
+            array = outputs.get(state.output_name)
+            if array is None:
+                raise ExecutionError(f"the model returned no state '{state.output_name}'")
+            if array.dtype != state.datatype.numpy:
+                raise ExecutionError(
+                    f"state '{state.output_name}' has type {array.dtype}, the configuration says "
+                    f"{state.datatype.name}"
+                )
+            if self.batched and array.shape[:1] != (height,):
+                raise ExecutionError(
+                    f"state '{state.output_name}' has shape {list(array.shape)}, expected {height} rows"
+                )
+            states[state.input_name] = array
+        return states
+
+    def keep_states(self, states: Arrays, rows: Sequence[InferRequest | None]) -> None:
+        """Store the states for the next requests of the sequences."""
+        for name, array in states.items():
+            for row, request in enumerate(rows):
                 if request is not None:
                     # a copy: the model may reuse its memory, and a view would keep the other rows
                     kept = array[row] if self.batched else array
-                    request.live_sequence.states[state.input_name] = kept.copy()
+                    request.live_sequence.states[name] = kept.copy()
 
-    def _stack_state(self, state: SequenceState, rows: Sequence[InferRequest | None]) -> Array:
-        values = [(row, request, value_of(state, request)) for row, request in enumerate(rows) if request]
-        shape = values[0][2].shape
+    def _stack_state(
+        self, state: SequenceState, rows: Sequence[InferRequest | None], like: InferRequest
+    ) -> Array:
+        first = value_of(state, like)
         if not self.batched:
-            return values[0][2]
-        array = empty_state(state, (len(rows), *shape))
-        for row, request, value in values:
-            if value.shape != shape:
+            return first
+        array = np.full(
+            (len(rows), *first.shape), b"" if state.datatype.size == 0 else 0, state.datatype.numpy
+        )
+        for row, request in enumerate(rows):
+            if request is None:
+                continue
+            value = value_of(state, request)
+            if value.shape != first.shape:
                 raise ExecutionError(
                     f"state '{state.input_name}' of sequence {request.live_sequence.id} has shape "
-                    f"{list(value.shape)}, another in its batch has {list(shape)}"
+                    f"{list(value.shape)}, another in its batch has {list(first.shape)}"
                 )
             array[row] = value
-        return array
-
-    def _check_state_output(self, state: SequenceState, outputs: Arrays, height: int) -> Array:
-        array = outputs.get(state.output_name)
-        if array is None:
-            raise ExecutionError(f"the model returned no state '{state.output_name}'")
-        if array.dtype != state.datatype.numpy:
-            raise ExecutionError(
-                f"state '{state.output_name}' has type {array.dtype}, the configuration says "
-                f"{state.datatype.name}"
-            )
-        if self.batched and array.shape[:1] != (height,):
-            raise ExecutionError(
-                f"state '{state.output_name}' has shape {list(array.shape)}, expected {height} rows"
-            )
         return array
 
 
@@ -130,11 +147,6 @@ def value_of(state: SequenceState, request: InferRequest) -> Array:
     if request.head.parameters.get("sequence_start"):
         return state.initial
     return request.live_sequence.states.get(state.input_name, state.initial)
-
-
-def empty_state(state: SequenceState, shape: Sequence[int]) -> Array:
-    """Return the state for empty rows."""
-    return np.full(shape, b"" if state.datatype.size == 0 else 0, state.datatype.numpy)
 
 
 def null_request(request: InferRequest) -> InferRequest:

@@ -14,7 +14,7 @@ from tests.serving import onnx_files
 from tests.serving.onnx_files import graph, node, value
 from tpx.errors import ExecutionError
 from tpx.protocol.datatypes import BY_NAME
-from tpx.serving.backends.onnxruntime.execution import BoundExecutor, can_bind
+from tpx.serving.backends.onnxruntime.execution import BoundExecutor
 from tpx.serving.backends.onnxruntime.signature import OnnxTensor
 
 
@@ -97,10 +97,14 @@ def test_an_error_of_the_model_leaves_it_usable(tmp_path: Path) -> None:
     assert executor.execute({"x": rows(2), "w": rows(3)})["y"].shape == (2, 3)
 
 
-def test_strings_and_bfloat16_are_not_bound() -> None:
-    def tensor(datatype: str) -> OnnxTensor:
-        return OnnxTensor(name="x", datatype=datatype, shape=(1,))
-
-    assert can_bind([tensor("FP32"), tensor("INT8")])
-    assert not can_bind([tensor("FP32"), tensor("BYTES")])
-    assert not can_bind([tensor("BF16")])
+def test_outputs_beside_bfloat16_do_not_change_with_the_next_run(tmp_path: Path) -> None:
+    model = graph(
+        [node("Identity", ["x"], ["y"]), node("Identity", ["n"], ["m"])],
+        [value("x", "BF16", 1), value("n", "FP32", 1)],
+        [value("y", "BF16", 1), value("m", "FP32", 1), value("n", "FP32", 1)],
+    )
+    executor = bound(tmp_path, model)
+    outs = [
+        executor.execute({"x": np.array([at], np.uint16), "n": np.array([at], np.float32)}) for at in range(5)
+    ]
+    assert [[out[name].tolist() for name in "ymn"] for out in outs] == [[[at]] * 3 for at in range(5)]

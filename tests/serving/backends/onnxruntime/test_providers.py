@@ -247,9 +247,10 @@ def test_options_that_are_not_known_are_reported(
         (accelerators("cpu", "openvin") + CPU, r"openvino\) \(did you mean 'openvino'\?"),
     ],
 )
-def test_unknown_accelerators_are_refused_with_those_there_are(text: str, known: str) -> None:
+def test_unknown_accelerators_are_refused_with_those_there_are(tmp_path: Path, text: str, known: str) -> None:
+    onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
     with pytest.raises(ConfigError, match=rf"unknown Execution Accelerator .*\(there are: {known}\)"):
-        providers(text)
+        opened(tmp_path, text)
 
 
 def test_an_unknown_accelerator_is_told_before_that_no_instance_can_use_it(tmp_path: Path) -> None:

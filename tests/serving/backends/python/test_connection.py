@@ -2,20 +2,26 @@
 
 import asyncio
 import itertools
+import os
 import socket
 
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.rings import reserve_memory
 
 
 def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
     async def scene() -> None:
         ours, theirs = socket.socketpair()
+        (to_model, outgoing), (from_model, incoming) = reserve_memory(), reserve_memory()
+        os.close(to_model)
+        os.close(from_model)
         milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
         taken: list[bytes] = []
         WorkerConnection(
             asyncio.get_running_loop(),
             ours,
+            (outgoing, incoming),
             lambda _, body: taken.append(bytes(body)),
             gone.set,
             clock=lambda: next(milliseconds),

@@ -45,6 +45,17 @@ def _reason(live: Live, model: str) -> str:
     return next(str(entry["reason"]) for entry in index if entry["name"] == model)
 
 
+def test_a_death_in_one_warm_up_fails_the_next_at_once(tmp_path: Path) -> None:
+    inputs = "inputs { key: 'x' value { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } }"
+    warm_ups = "".join(f"model_warmup {{ name: '{name}' batch_size: 1 {inputs} }} " for name in "ab")
+    file = add(tmp_path, "dies", "double", SAME + ONE + warm_ups) / "model.py"
+    file.write_text(ANSWERS_AND_DIES.replace("sender.send(", "os._exit(3)\n        print("), encoding="utf-8")
+    with serving(tmp_path, exit_on_error=False) as live:
+        reason = _reason(live, "dies")
+        assert "failed to run warmup sample 'a'" in reason
+        assert "failed to run warmup sample 'b'" in reason
+
+
 def test_a_repository_may_be_named_by_a_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

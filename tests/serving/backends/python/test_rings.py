@@ -2,40 +2,37 @@
 
 import gc
 import os
-from itertools import pairwise
+import resource
 
 import numpy as np
 import pytest
 
 from tpx.serving.backends.python.worker.rings import (
-    GrowingRing,
-    NoRoom,
+    RESERVED_BYTES,
     Ring,
-    Segment,
-    create_segment,
-    segment_size_for,
+    TensorMemory,
+    create_memory,
+    reserve_memory,
 )
 
 
-def _pair(size: int) -> tuple[Ring, Segment, Segment]:
-    """A ring, its segment, and the same memory mapped once more, as the other process has it."""
-    fd = create_segment(size)
-    writer, reader = Segment(fd, size), Segment(fd, size)
+def _pair(size: int) -> tuple[Ring, TensorMemory]:
+    """A ring, and its memory mapped once more, as the other process has it."""
+    fd, writer = create_memory(size)
+    reader = TensorMemory(fd)
     os.close(fd)
-    ring = Ring()
-    ring.use(writer)
-    return ring, writer, reader
+    return Ring(writer), reader
 
 
 def test_what_is_written_is_read_at_the_other_end() -> None:
-    ring, _, reader = _pair(1 << 16)
+    ring, reader = _pair(1 << 16)
     for data in (b"x" * 5000, bytes(range(256)), np.arange(1000, dtype=np.float64).data.cast("B")):
         view = reader.view(ring.put(data, len(data)), len(data))
         assert bytes(view) == bytes(data)
 
 
 def test_a_view_can_be_written_and_is_aligned_for_every_datatype() -> None:
-    ring, _, reader = _pair(1 << 16)
+    ring, reader = _pair(1 << 16)
     for _ in range(3):
         array = np.frombuffer(reader.view(ring.put(b"\1" * 24, 24), 24), np.int64)
         assert array.flags.writeable
@@ -43,12 +40,12 @@ def test_a_view_can_be_written_and_is_aligned_for_every_datatype() -> None:
 
 
 def test_a_block_is_free_when_its_last_view_has_gone() -> None:
-    ring, _, reader = _pair(1 << 16)
+    ring, reader = _pair(1 << 16)
     view = reader.view(ring.put(b"a" * 40_000, 40_000), 40_000)
     array = np.frombuffer(view, np.uint8)
     part = array[10:20].reshape(2, 5)
     del view, array
-    with pytest.raises(NoRoom):
+    with pytest.raises(MemoryError):
         ring.put(b"b" * 40_000, 40_000)
     assert bytes(part.tobytes()) == b"a" * 10
     del part
@@ -57,7 +54,7 @@ def test_a_block_is_free_when_its_last_view_has_gone() -> None:
 
 def test_blocks_go_round_and_never_overlap() -> None:
     generator = np.random.default_rng(0)
-    ring, _, reader = _pair(1 << 18)
+    ring, reader = _pair(1 << 18)
     held: list[tuple[bytes, memoryview]] = []
     for _ in range(2000):
         data = generator.bytes(int(generator.integers(1, 20_000)))
@@ -65,7 +62,7 @@ def test_blocks_go_round_and_never_overlap() -> None:
             try:
                 at = ring.put(data, len(data))
                 break
-            except NoRoom:
+            except MemoryError:
                 held.pop(int(generator.integers(0, len(held))) if len(held) > 3 else 0)
         held.append((data, reader.view(at, len(data))))
         if generator.random() < 0.5:
@@ -74,41 +71,49 @@ def test_blocks_go_round_and_never_overlap() -> None:
 
 
 def test_a_block_that_is_not_there_is_refused() -> None:
-    _, _, reader = _pair(1 << 16)
-    for location, size in ((0, 10), (63, 10), (64, 1 << 16), (1 << 40, 1), (65, 1)):
+    _, reader = _pair(1 << 16)
+    for location, size in ((0, 10), (64, 10), (127, 10), (128, 1 << 16), (1 << 40, 1), (129, 1)):
         with pytest.raises(ValueError, match="there is no block"):
             reader.view(location, size)
 
 
-def test_a_ring_grows_and_old_blocks_stay_readable() -> None:
-    readers: list[Segment] = []
+def test_a_ring_goes_on_around_a_block_that_is_kept() -> None:
+    ring, reader = _pair(1 << 16)
+    ring.put(b"a" * 1000, 1000)
+    kept = reader.view(ring.put(b"kept" * 250, 1000), 1000)
+    for index in range(500):
+        data = bytes([index & 255]) * 10_000
+        assert bytes(reader.view(ring.put(data, len(data)), len(data))) == data
+        assert bytes(kept) == b"kept" * 250
 
-    def grow(size: int) -> Segment:
-        fd = create_segment(size)
-        readers.append(Segment(fd, size))
-        segment = Segment(fd, size)
-        os.close(fd)
-        return segment
 
-    ring = GrowingRing(grow)
-    kept = []
-    for index in range(40):
+def test_only_as_much_memory_is_touched_as_is_in_use_at_a_time() -> None:
+    ring, reader = _pair(1 << 30)
+    for index in range(200):
         data = bytes([index]) * 100_000
-        at = ring.put(data, len(data))
-        kept.append((data, readers[-1].view(at, len(data))))
-    sizes = [segment.size for segment in readers]
-    assert all(later >= 2 * before for before, later in pairwise(sizes))
-    assert all(bytes(view) == data for data, view in kept)
+        location = ring.put(data, len(data))
+        assert location < 1_000
+        assert bytes(reader.view(location, len(data))) == data
+    views = [reader.view(ring.put(b"x" * 1_000_000, 1_000_000), 1_000_000) for _ in range(20)]
+    assert ring.put(b"y" * 20_000, 20_000) < 30_000_000
+    assert all(bytes(view[:1]) == b"x" for view in views)
 
 
-def test_the_next_segment_has_room_for_what_asked_for_it() -> None:
-    for block in (1, 1 << 20, 100 << 20):
-        for before in (0, 1 << 20):
-            assert segment_size_for(block, before) >= max(2 * before, 2 * block)
+def test_less_is_reserved_where_sizes_are_limited() -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, before[1]))
+    try:
+        fd, memory = reserve_memory()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    os.close(fd)
+    assert memory.size == RESERVED_BYTES // 64
+    data = b"x" * 100_000
+    assert bytes(memory.view(Ring(memory).put(data, len(data)), len(data))) == data
 
 
-def test_a_segment_cannot_shrink_under_its_readers() -> None:
-    fd = create_segment(1 << 16)
+def test_memory_cannot_shrink_under_its_readers() -> None:
+    fd, _ = create_memory(1 << 16)
     with pytest.raises(OSError, match="not permitted"):
         os.ftruncate(fd, 10)
     os.close(fd)
@@ -116,9 +121,9 @@ def test_a_segment_cannot_shrink_under_its_readers() -> None:
 
 def test_memory_goes_with_its_last_view() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    ring, writer, reader = _pair(1 << 16)
+    ring, reader = _pair(1 << 16)
     view = reader.view(ring.put(b"abc", 3), 3)
-    del ring, writer, reader
+    del ring, reader
     gc.collect()
     assert bytes(view) == b"abc"
     del view

@@ -1,4 +1,4 @@
-"""No descriptor is left, because of a crowd of clients, say: what needs one fails, and nothing else."""
+"""No memory between the processes is left, or no descriptor: what needs one fails, and nothing else."""
 
 import resource
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
 from tests.serving.live import Answer, Live, serving
 from tests.waiting import eventually
+from tpx.serving.backends.python.worker import rings
 
 LARGE = 2_000_000
 PAIR = "max_batch_size: 2 dynamic_batching { max_queue_delay_microseconds: 5000000 }" + SAME
@@ -26,8 +27,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     add(repository, "grows")
     add(repository, "streams", "grows", SAME + DECOUPLED)
     add(repository, "pair", "sizes", PAIR)
-    with serving(repository) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rings, "RESERVED_BYTES", 4 << 20)
+        with serving(repository) as running:
+            yield running
 
 
 @contextmanager
@@ -48,21 +51,19 @@ def generate(live: Live, count: int) -> tuple[int, bytes]:
 
 def test_an_answer_without_memory_to_go_through_is_an_error_and_its_model_goes_on(live: Live) -> None:
     assert y_of(ask(live, "grows", 2)) == [0, 0]
-    with no_descriptors():
-        answer = ask(live, "grows", LARGE)
-        assert answer.status == 500
-        assert "the server has no shared memory" in answer.error
-        assert y_of(ask(live, "grows", 2)) == [0, 0]
+    answer = ask(live, "grows", LARGE)
+    assert answer.status == 500
+    assert "the server has no shared memory" in answer.error
+    assert y_of(ask(live, "grows", 2)) == [0, 0]
     assert len(y_of(ask(live, "grows", 50_000))) == 50_000
 
 
 def test_a_response_without_memory_to_go_through_is_an_error_and_its_model_goes_on(live: Live) -> None:
     assert generate(live, 2)[0] == 200
-    with no_descriptors():
-        status, body = generate(live, LARGE)
-        assert status == 500
-        assert b"the server has no shared memory" in body
-        assert generate(live, 2)[0] == 200
+    status, body = generate(live, LARGE)
+    assert status == 500
+    assert b"the server has no shared memory" in body
+    assert generate(live, 2)[0] == 200
     assert generate(live, 50_000)[0] == 200
 
 
@@ -75,11 +76,27 @@ def test_a_batch_without_memory_to_go_through_fails_for_all_of_its_requests(live
             return live.infer_binary("pair", {"x": np.ones((1, size), np.float32)})
 
         assert [answer.status for answer in pool.map(ask_with_other, (1, 1))] == [200, 200]
-        with no_descriptors():
-            answers = list(pool.map(ask_with_other, (LARGE, LARGE)))
+        answers = list(pool.map(ask_with_other, (LARGE, LARGE)))
         assert [answer.status for answer in answers] == [500, 500]
         assert all("no shared memory" in answer.error for answer in answers)
-        assert [answer.status for answer in pool.map(ask_with_other, (LARGE, LARGE))] == [200, 200]
+        assert [answer.status for answer in pool.map(ask_with_other, (50_000, 50_000))] == [200, 200]
+
+
+def test_a_batch_that_could_not_be_sent_leaves_its_memory_to_the_next(live: Live) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        both = Barrier(2)
+
+        def ask_with_other(size: int) -> Answer:
+            both.wait(10)
+            return live.infer_binary("pair", {"x": np.ones((1, size), np.float32)})
+
+        assert [answer.status for answer in pool.map(ask_with_other, (600_000, 600_000))] == [500, 500]
+        assert [answer.status for answer in pool.map(ask_with_other, (400_000, 400_000))] == [200, 200]
+
+
+def test_large_tensors_need_no_descriptors(live: Live) -> None:
+    with no_descriptors():
+        assert len(y_of(ask(live, "grows", 500_000))) == 500_000
 
 
 @pytest.mark.slow  # it is tried again after five seconds

@@ -45,16 +45,18 @@ def test_every_parameter_of_triton_is_read(caplog: pytest.LogCaptureFixture) -> 
         CUDA_GRAPH_BATCH_SIZES="8, 1,8",
     )
     assert parsed(text, on_gpu=True) == PytorchSettings(
-        optimized_execution=False,
+        jit={
+            "DISABLE_OPTIMIZED_EXECUTION": True,
+            "ENABLE_JIT_EXECUTOR": False,
+            "ENABLE_JIT_PROFILING": False,
+            "ENABLE_TENSOR_FUSER": False,
+        },
         inference_mode=False,
         cudnn=False,
         weight_sharing=True,
         cache_cleaning=True,
         inter_op_threads=3,
         intra_op_threads=2,
-        jit_executor=False,
-        jit_profiling=False,
-        tensor_fuser=False,
         graph_batch_sizes=(1, 8),
     )
     assert not caplog.messages
@@ -129,7 +131,9 @@ def test_a_parameter_that_cannot_be_carried_out_is_refused(text: str, words: str
 
 def test_what_a_pytorch_no_longer_has_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     old = SimpleNamespace(_set_graph_executor_optimize=print)
-    switches = jit_switches(PytorchSettings(tensor_fuser=True, optimized_execution=False), old, "net")
+    switches = jit_switches(
+        PytorchSettings(jit={"ENABLE_TENSOR_FUSER": True, "DISABLE_OPTIMIZED_EXECUTION": True}), old, "net"
+    )
     assert switches == [(print, False)]
     assert "'ENABLE_TENSOR_FUSER' of model 'net' has no effect: this PyTorch has no" in caplog.text
 

@@ -123,7 +123,7 @@ def test_an_instance_that_may_use_any_device_computes_where_there_is_none(tmp_pa
     call = Forward(
         model="net",
         program=program,
-        inputs=Inputs({"x": 0}, {"x": "FP32"}, []),
+        inputs=Inputs({"x": 0}, {"x": "FP32"}, program.interface),
         outputs=Outputs({"y": 0}, {"y": "FP32"}, program.storages),
     )
     executor = CudaExecutor(call, GpuSettings(device=None))

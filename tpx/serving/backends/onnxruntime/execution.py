@@ -11,9 +11,10 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-from tpx.errors import ExecutionError, InvalidRequest
+from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Array, aligned
 from tpx.serving.backends.contract import Arrays
+from tpx.serving.backends.model_tensors import decode_strings
 from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
@@ -42,7 +43,9 @@ class Conversions:
     def to_runtime(self, arrays: Arrays) -> None:
         for name in self._strings_in:
             if name in arrays:
-                arrays[name] = _decode_strings(name, arrays[name])
+                array = arrays[name]
+                text = decode_strings(name, array, "ONNX")
+                arrays[name] = np.array(text, dtype=np.object_).reshape(array.shape)
         for name in self._scalars_in:
             if name in arrays:
                 arrays[name] = arrays[name].reshape(())
@@ -170,13 +173,12 @@ class KeptBinding:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
 
 
-def can_bind(tensors: Sequence[OnnxTensor]) -> bool:
-    """Return whether all can be on a device: strings are on the CPU only, and NumPy has no bfloat16."""
-    return not {"BYTES", "BF16"} & {tensor.datatype for tensor in tensors}
-
-
 class BoundExecutor:
-    """Runs a session on a device, with reused buffers for inputs; only requested outputs are copied back."""
+    """Runs a session on a device, with reused buffers for inputs; only requested outputs are copied back.
+
+    It also runs sessions with bfloat16, which NumPy does not have: such inputs are bound where they are,
+    and outputs are read from ONNX Runtime's own tensors in host memory.
+    """
 
     def __init__(
         self,
@@ -191,110 +193,62 @@ class BoundExecutor:
         self._binding = session.io_binding()
         self._options = options
         self._device = device
-        self._names = [tensor.name for tensor in outputs]
+        self._outputs = {tensor.name: tensor.datatype for tensor in outputs}
         self._buffers: dict[str, dict[tuple[int, ...], ort.OrtValue]] = {tensor.name: {} for tensor in inputs}
+        self._bfloat16 = {tensor.name for tensor in inputs if tensor.datatype == "BF16"}
+        self._reads_values = "BF16" in self._outputs.values()
         self._conversions = Conversions(inputs, outputs)
 
     def execute(self, inputs: Arrays) -> Arrays:
         self._conversions.to_runtime(inputs)
-        binding = self._binding
+        binding, names = self._binding, list(self._outputs)
         try:
             for name, array in inputs.items():
-                buffers = self._buffers[name]
-                buffer = buffers.get(array.shape)
-                if buffer is None:
-                    if len(buffers) == _SHAPES_KEPT:
-                        buffers.pop(next(iter(buffers)))
-                    buffer = buffers[array.shape] = ort.OrtValue.ortvalue_from_shape_and_type(
-                        array.shape, array.dtype.type, *self._device
-                    )
-                buffer.update_inplace(np.ascontiguousarray(array))  # it copies raw bytes and ignores strides
-                binding.bind_ortvalue_input(name, buffer)
-            for name in self._names:
-                binding.bind_output(name, *self._device)  # allocated by the run: its shape is not known yet
+                binding.bind_ortvalue_input(name, self._make_value(name, array))
+            for name in names:  # allocated by the run: its shape is not known yet
+                binding.bind_output(name, *(("cpu", 0) if self._reads_values else self._device))
             self.session.run_with_iobinding(binding, self._options)
-            results = binding.copy_outputs_to_cpu()
+            if self._reads_values:
+                values = zip(binding.get_outputs(), self._outputs.items(), strict=True)
+                # an input that is passed through is in a buffer that the next run overwrites
+                results = [_read_array(value, kind, copied=name in inputs) for value, (name, kind) in values]
+            else:
+                results = binding.copy_outputs_to_cpu()
         except ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
         finally:
             # if the next request omits an optional input, it must not get this request's
             binding.clear_binding_inputs()
             binding.clear_binding_outputs()
-        return self._conversions.from_runtime(dict(zip(self._names, results, strict=True)))
+        return self._conversions.from_runtime(dict(zip(names, results, strict=True)))
 
     def close(self) -> None:
         self._buffers.clear()
         del self._binding, self.session
 
-
-class ValueExecutor:
-    """Runs a session on ONNX Runtime's own tensors, which support bfloat16; NumPy does not."""
-
-    def __init__(
-        self,
-        session: ort.InferenceSession,
-        inputs: Sequence[OnnxTensor],
-        outputs: Sequence[OnnxTensor],
-        options: ort.RunOptions,
-    ) -> None:
-        self.session = session
-        self._options = options
-        self._types = {tensor.name: tensor.datatype for tensor in inputs}
-        self._outputs = {tensor.name: tensor.datatype for tensor in outputs}
-        self._cpu = ort_state.OrtDevice(ort_state.OrtDevice.cpu(), ort_state.OrtDevice.default_memory(), 0)
-        self._conversions = Conversions(inputs, outputs)
-
-    def execute(self, inputs: Arrays) -> Arrays:
-        self._conversions.to_runtime(inputs)
-        values, results = ort_state.OrtValueVector(), ort_state.OrtValueVector()
-        kept = []  # keeps arrays alive: bfloat16 values point into them
-        try:
-            for name, array in inputs.items():
-                kept.append(np.asarray(array, order="C"))  # which leaves scalars without a dimension
-                values.push_back(self._make_value(name, kept[-1]))
-            self.session.run_with_ortvaluevector(
-                self._options,
-                list(inputs),
-                values,
-                list(self._outputs),
-                results,
-                [self._cpu] * len(self._outputs),
+    def _make_value(self, name: str, array: Array) -> ort.OrtValue:
+        if name in self._bfloat16:
+            given = np.asarray(array, order="C")  # which leaves scalars without a dimension
+            value = ort_state.OrtValue.ortvalue_from_numpy_with_onnx_type(given, _BFLOAT16)
+            return ort.OrtValue(value, given)
+        buffers = self._buffers[name]
+        buffer = buffers.get(array.shape)
+        if buffer is None:
+            if len(buffers) == _SHAPES_KEPT:
+                buffers.pop(next(iter(buffers)))
+            buffer = buffers[array.shape] = ort.OrtValue.ortvalue_from_shape_and_type(
+                array.shape, array.dtype.type, *self._device
             )
-            # by index: iterating over the vector takes ten times as long as the run
-            arrays = {
-                name: _read_array(results[index], datatype)
-                for index, (name, datatype) in enumerate(self._outputs.items())
-            }
-            for name in arrays.keys() & inputs.keys():
-                # an input passed through: ONNX Runtime returns the request's memory, which it does not own
-                arrays[name] = arrays[name].copy()
-        except ORT_ERRORS as exc:
-            raise ExecutionError(f"onnx runtime error: {exc}") from exc
-        return self._conversions.from_runtime(arrays)
-
-    def close(self) -> None:
-        del self.session
-
-    def _make_value(self, name: str, array: Array) -> Any:
-        if self._types[name] == "BF16":
-            return ort_state.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
-        return ort_state.OrtValue.ortvalue_from_numpy(array, self._cpu)
+        buffer.update_inplace(np.ascontiguousarray(array))  # it copies raw bytes and ignores strides
+        return buffer
 
 
-def _read_array(value: Any, datatype: str) -> Array:
+def _read_array(value: ort.OrtValue, datatype: str, *, copied: bool) -> Array:
     if datatype != "BF16":
         array: Array = value.numpy()
-        return array
+        return array.copy() if copied else array
     shape = value.shape()
     if 0 in shape:
         return np.empty(shape, dtype=np.uint16)
     data = (ctypes.c_char * (2 * math.prod(shape))).from_address(value.data_ptr())
     return np.frombuffer(data, dtype=np.uint16).reshape(shape).copy()
-
-
-def _decode_strings(name: str, array: Array) -> Array:
-    try:
-        text = [element.decode() for element in array.flat]
-    except UnicodeDecodeError as exc:
-        raise InvalidRequest(f"input '{name}' is not UTF-8, which strings in ONNX are: {exc.reason}") from exc
-    return np.array(text, dtype=np.object_).reshape(array.shape)

@@ -20,7 +20,7 @@ from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import check_signature
-from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, BoundExecutor, ValueExecutor, can_bind
+from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, BoundExecutor
 from tpx.serving.backends.onnxruntime.graph import work_depends_on_values
 from tpx.serving.backends.onnxruntime.options import Threads, run_options, session_options, warn_of_unknown
 from tpx.serving.backends.onnxruntime.providers import (
@@ -164,10 +164,10 @@ class OnnxModel:
             )
         options = run_options(config, spec)
         session = self._obtain_session(spec, config)
-        if "BF16" in datatypes:
-            return ValueExecutor(session, inputs, outputs, options)
-        if spec.kind == "KIND_GPU" and can_bind((*inputs, *outputs)):
-            return BoundExecutor(session, inputs, outputs, options, ("cuda", spec.device_id))
+        # strings are in host memory only, and NumPy has no bfloat16
+        if "BF16" in datatypes or (spec.kind == "KIND_GPU" and "BYTES" not in datatypes):
+            device = ("cuda", spec.device_id) if spec.kind == "KIND_GPU" else ("cpu", 0)
+            return BoundExecutor(session, inputs, outputs, options, device)
         return ArrayExecutor(session, inputs, outputs, options)
 
     def divides_as(self, config: ModelConfig) -> bool:

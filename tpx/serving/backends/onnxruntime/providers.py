@@ -104,7 +104,10 @@ def check_accelerators(config: ModelConfig, specs: Iterable[InstanceSpec]) -> No
     ):
         for item in items:
             if item.name not in known:
-                raise _make_unknown_error(config, item, known)
+                raise ConfigError(
+                    f"unknown Execution Accelerator '{item.name}' is requested for model '{config.name}' "
+                    f"(there are: {', '.join(known)}){nearest(item.name, known)}"
+                )
         if items and wanted not in on_gpu:
             raise ConfigError(
                 f"model '{config.name}' asks for execution accelerator '{items[0].name}', but has no "
@@ -140,19 +143,15 @@ def _choose_gpu_providers(
         given = _read_parameters(config, item)
         if item.name == "tensorrt":
             out.append(replace(TENSORRT, options={**_read_tensorrt_options(given), **device}))
-        elif item.name == "cuda":
+        else:
             given.warn_of_others((*CUDA_PARAMETERS, *_CUDA_OPTIONS.split()), _PASSED_ON)
             cuda = {**given.words, **cuda}
-        else:
-            raise _make_unknown_error(config, item, _ON_GPU)
     return [*out, replace(CUDA, options={**cuda, **device})]
 
 
 def _choose_cpu_providers(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
     out = []
     for item in accelerators:
-        if item.name != "openvino":
-            raise _make_unknown_error(config, item, _ON_CPU)
         given = _read_parameters(config, item)
         given.warn_of_others(_OPENVINO_OPTIONS.split(), _PASSED_ON)
         out.append(replace(OPENVINO, options={"device_type": "CPU", **given.words}))
@@ -167,13 +166,6 @@ def _read_parameters(config: ModelConfig, accelerator: Any) -> GivenParameters:
     if "device_id" in accelerator.parameters:
         raise ConfigError(f"parameter 'device_id' of {where}: set the device with gpus in the instance_group")
     return GivenParameters(where=where, words=dict(accelerator.parameters))
-
-
-def _make_unknown_error(config: ModelConfig, accelerator: Any, known: Sequence[str]) -> ConfigError:
-    return ConfigError(
-        f"unknown Execution Accelerator '{accelerator.name}' is requested for model '{config.name}' (there "
-        f"are: {', '.join(known)}){nearest(accelerator.name, known)}"
-    )
 
 
 def _read_tensorrt_options(given: GivenParameters) -> dict[str, str]:

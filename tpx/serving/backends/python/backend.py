@@ -15,7 +15,7 @@ from tpx.protocol import model_config
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
-from tpx.serving.backends.python.executor import InstanceSettings, PythonExecutor
+from tpx.serving.backends.python.instance import InstanceSettings, PythonInstance
 from tpx.serving.backends.python.process import ChildProcess, Interpreter, interpreter_of
 from tpx.serving.backends.python.services import write_log
 from tpx.serving.backends.python.worker import frames
@@ -142,9 +142,7 @@ class PythonModel:
         try:
             completed = ask_to_complete(process.socket, words)
         except BaseException:
-            process.kill()
-            process.socket.close()
-            process.end(1.0)
+            process.abandon()
             raise
         self._first = process
         if completed is not None:
@@ -160,14 +158,13 @@ class PythonModel:
         if text not in ("yes", "no"):
             raise ConfigError(f"model '{config.name}': parameter {key} must be yes or no, got '{text}'")
 
-    def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonExecutor:
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonInstance:
         # on one core a spinning reader would starve the process it waits for
         spin_us = self._read_setting("spin-microseconds", _SPIN_US if usable_processors() >= 2 else 0)
         settings = InstanceSettings(
             name=spec.name,
             model=config.name,
             decoupled=config.model_transaction_policy.decoupled,
-            batched=config.max_batch_size > 0,
             end_timeout_s=float(self._read_setting("stub-timeout-seconds", _END_TIMEOUT_S)),
             start=lambda: self._start_process(config),
             words={
@@ -186,16 +183,13 @@ class PythonModel:
                 },
             },
         )
-        executor = PythonExecutor(settings, self._host, self._host.loop)
         process, self._first = self._first, None
-        executor.begin(process)
-        return executor
+        return PythonInstance(settings, self._host, process)
 
     def close(self) -> None:
         process, self._first = self._first, None
         if process is not None:
-            process.socket.close()
-            process.end(1.0)
+            process.abandon()
 
     def _read_setting(self, key: str, default: int) -> int:
         text = self._files.settings.get(key, str(default))

@@ -1,21 +1,16 @@
 """Server side of the socket to a model's process. Runs on the event loop and never blocks."""
 
 import asyncio
-import logging
-import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
-from tpx.serving.backends.python.worker.rings import GrowingRing, Segment, create_segment
-
-log = logging.getLogger(__name__)
+from tpx.serving.backends.python.worker.rings import Ring, TensorMemory
 
 _READ_BYTES = 256 << 10
-_PROGRESS_BYTES = 4096
 _TURN_NS = 2_000_000
 """Time for frames before the event loop handles other events: a model may stream thousands at once."""
 
@@ -33,10 +28,12 @@ class WorkerConnection:
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
+        memory: Sequence[TensorMemory],
         on_frame: OnFrame,
         on_gone: Callable[[], None],
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
+        """`memory` is for tensors to the process, and from it."""
         sock.setblocking(False)
         self._loop = loop
         self._sock = sock
@@ -45,12 +42,12 @@ class WorkerConnection:
         self._on_gone: Callable[[], None] | None = on_gone
         self._buffer = bytearray(_READ_BYTES)
         self._filled = 0
-        self._backlog: deque[tuple[memoryview, list[int]]] = deque()
+        self._backlog: deque[memoryview] = deque()
         self._waiting: list[bytes] = []
-        self._ring = GrowingRing(lambda size: self._share_segment(size, frames.FROM_SERVER))
-        self._incoming: Segment | None = None
+        outgoing, incoming = memory
+        self._ring = Ring(outgoing)
+        self._incoming: TensorMemory | None = incoming
         self._begun_at_the_end = 0
-        self._progress: Segment | None = self._share_segment(_PROGRESS_BYTES, frames.PROGRESS)
         loop.add_reader(sock.fileno(), self._handle_readable)
 
     @property
@@ -60,9 +57,9 @@ class WorkerConnection:
     @property
     def begun(self) -> int:
         """Number of the last batch that the process has started; 0 for none."""
-        if self._progress is None:
+        if self._incoming is None:
             return self._begun_at_the_end
-        return int.from_bytes(self._progress.memory[:4], "little")
+        return int.from_bytes(self._incoming.memory[:4], "little")
 
     # sending
 
@@ -73,71 +70,41 @@ class WorkerConnection:
             # frames of one turn of the loop are sent with one system call
             self._loop.call_soon(self._flush)
         waiting.append(frames.framed(kind, parts))
+        self._ring.sent()
 
     def _flush(self) -> None:
-        waiting = self._waiting
-        if waiting:
-            data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-            self._waiting = []
-            self._write_socket(data, [])
-
-    def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
-        """Append tensors to the parts of the next frame. Raises OSError if there is no memory."""
-        frames.add_tensors(parts, tensors, self._ring)
-
-    def _create_incoming(self, size: int) -> None:
-        """Create a segment for the model's responses. Without memory the response becomes an error."""
-        try:
-            self._incoming = self._share_segment(size, frames.FROM_MODEL)
-        except OSError as exc:
-            log.error("no shared memory of %d bytes for a model's outputs: %s", size, exc.strerror)
-            self._flush()
-            self._write_socket(
-                frames.framed(frames.SEGMENT, [frames.SEGMENT_BODY.pack(frames.FROM_MODEL, 0)]), []
-            )
-
-    def _share_segment(self, size: int, purpose: int) -> Segment:
-        fd = create_segment(size)
-        try:
-            segment = Segment(fd, size)
-        except OSError:
-            os.close(fd)
-            raise
-        self._flush()
-        body = frames.SEGMENT_BODY.pack(purpose, size)
-        self._write_socket(frames.framed(frames.SEGMENT, [body]), [fd])
-        return segment
-
-    def _write_socket(self, data: bytes, fds: list[int]) -> None:
-        """Write to the socket. Descriptors are closed once they are sent."""
+        waiting, self._waiting = self._waiting, []
         if not self.open:
-            _close_descriptors(fds)
             return
+        data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        sent = 0
         if not self._backlog:
-            sent = self._try_send(data, fds)
+            sent = self._try_send(data)
             if sent == len(data):
                 return
-            if sent:
-                fds = []
             self._loop.add_writer(self._sock.fileno(), self._handle_writable)
-        else:
-            sent = 0
-        self._backlog.append((memoryview(data)[sent:], fds))
+        self._backlog.append(memoryview(data)[sent:])
 
-    def _try_send(self, data: Buffer, fds: list[int]) -> int:
+    def add_tensors(self, parts: list[Buffer], tensors: list[Buffer]) -> None:
+        """Append tensors to the parts of the next frame. Raises MemoryError."""
+        frames.add_tensors(parts, tensors, self._ring)
+
+    def drop_tensors(self) -> None:
+        """Free the tensors that were added to a frame that is not sent."""
+        self._ring.take_back()
+
+    def _try_send(self, data: Buffer) -> int:
         try:
-            sent = socket.send_fds(self._sock, [data], fds) if fds else self._sock.send(data)
+            return self._sock.send(data)
         except OSError:
             return 0  # the socket is full, or the peer has closed, which the reader reports
-        _close_descriptors(fds)
-        return sent
 
     def _handle_writable(self) -> None:
         while self._backlog:
-            data, fds = self._backlog[0]
-            sent = self._try_send(data, fds)
+            data = self._backlog[0]
+            sent = self._try_send(data)
             if sent < len(data):
-                self._backlog[0] = (data[sent:], fds if not sent else [])
+                self._backlog[0] = data[sent:]
                 return
             self._backlog.popleft()
         self._loop.remove_writer(self._sock.fileno())
@@ -145,9 +112,8 @@ class WorkerConnection:
     # receiving
 
     def view(self, location: int, size: int) -> Buffer:
-        """Return a tensor in the segment that the model writes to. Raises ValueError if there is none."""
-        if self._incoming is None:
-            raise ValueError("there is no segment yet")
+        """Return a tensor in the memory that the model writes to. Raises ValueError if it is no block."""
+        assert self._incoming is not None
         return self._incoming.view(location, size)
 
     def _handle_readable(self) -> None:
@@ -190,12 +156,9 @@ class WorkerConnection:
                 if now_ns > turn_ends_ns:
                     break
             body = view[at + start : at + start + size]
-            if kind == frames.GROW:
-                self._create_incoming(frames.NUMBER.unpack(body)[0])
-            else:
-                self._on_frame(kind, body)
-                if not self.open:
-                    return True
+            self._on_frame(kind, body)
+            if not self.open:
+                return True
             at += start + size
         # keep the beginning of an incomplete frame in a buffer large enough for all of it
         rest = end - at
@@ -216,21 +179,11 @@ class WorkerConnection:
         self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
         self._sock.close()
-        for _, fds in self._backlog:
-            _close_descriptors(fds)
         self._backlog.clear()
-        self._ring.forget()
+        self._begun_at_the_end = self.begun
         self._incoming = None
-        if self._progress is not None:
-            self._begun_at_the_end = self.begun
-            self._progress = None
+        self._ring.close()
         gone()
-
-
-def _close_descriptors(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
-    fds.clear()
 
 
 def error_entry(message: str, code: int) -> list[Buffer]:

@@ -4,77 +4,29 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tpx.errors import Cancelled, Code, ExecutionError, TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer, Tensor, as_array
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.frames import Head, TensorHead
+from tpx.serving.backends.python.worker.frames import Head
 from tpx.serving.request import BoundOutput, InferRequest, InferResponse, RequestHead, TensorSpec
-from tpx.serving.stacking.base import Stacking
 from tpx.serving.stacking.plain import client_shape
-from tpx.serving.stacking.sequences import (
-    ControlTensor,
-    SequenceStacking,
-    SequenceState,
-    empty_state,
-    value_of,
-)
+from tpx.serving.stacking.sequences import SequenceStacking
 
 
-class SequenceTensors:
-    """Controls and states of a model; most models have none."""
-
-    def __init__(self, stacking: Stacking | None = None, *, batched: bool = False) -> None:
-        """Take the controls and states of models whose batches are stacked this way."""
-        self._controls: Sequence[ControlTensor] = ()
-        self.states: Sequence[SequenceState] = ()
-        if isinstance(stacking, SequenceStacking):
-            self._controls, self.states = stacking.controls, stacking.states
-        self._batched = batched
-        self.any = bool(self._controls or self.states)
-
-    def added(self, request: InferRequest) -> list[Tensor]:
-        """Return the inputs added by the server."""
-        if not self.any:
-            return []
-        return self._make_tensors(request, [value_of(state, request) for state in self.states])
-
-    def added_to_null(self, request: InferRequest) -> list[Tensor]:
-        """Return the inputs of an empty row in the batch of `request`."""
-        shapes = [value_of(state, request).shape for state in self.states]
-        return self._make_tensors(
-            None, [empty_state(state, shape) for state, shape in zip(self.states, shapes, strict=True)]
-        )
-
-    def _make_tensors(self, request: InferRequest | None, states: Sequence[Any]) -> list[Tensor]:
-        front = (1, 1) if self._batched else (1,)
-        found = []
-        for control in self._controls:
-            array: Any = np.full(front, control.value(request), control.datatype.numpy)
-            found.append(Tensor.from_numpy(control.name, array, control.datatype.name))
-        for state, value in zip(self.states, states, strict=True):
-            array = value[None] if self._batched else value
-            found.append(Tensor.from_numpy(state.input_name, array, state.datatype.name))
-        return found
-
-    def keep(self, request: InferRequest, heads: Sequence[TensorHead], buffers: Sequence[Buffer]) -> None:
-        """Store the states of a response. Raises ExecutionError if one is missing or has another datatype."""
-        given = {head.name: index for index, head in enumerate(heads)}
-        for state in self.states:
-            index = given.get(state.output_name)
-            if index is None:
-                raise ExecutionError(f"the model returned no state '{state.output_name}'")
-            head = heads[index]
-            if head.datatype != state.datatype.name:
-                raise ExecutionError(
-                    f"state '{state.output_name}' has type {head.datatype}, the configuration says "
-                    f"{state.datatype.name}"
-                )
-            # a copy: a view would keep its block of shared memory for the whole sequence
-            array = as_array(buffers[index], head.datatype, head.shape).copy()
-            request.live_sequence.states[state.input_name] = array[0] if self._batched else array
+def added_tensors(
+    stacking: SequenceStacking | None, row: InferRequest | None, like: InferRequest
+) -> list[Tensor]:
+    """Return the controls and states for a row; an empty one is in the batch of `like`."""
+    if stacking is None:
+        return []
+    datatypes = [control.datatype.name for control in stacking.controls]
+    datatypes += [state.datatype.name for state in stacking.states]
+    arrays = stacking.added([row], like)
+    return [
+        Tensor.from_numpy(name, array, datatype)
+        for (name, array), datatype in zip(arrays.items(), datatypes, strict=True)
+    ]
 
 
 _OWN_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
@@ -156,9 +108,11 @@ def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") 
 class AnswerDecoder:
     """Decodes the answers of one model; caches how equal response heads map to a request head."""
 
-    def __init__(self, sequences: SequenceTensors) -> None:
+    def __init__(self, stacking: SequenceStacking | None) -> None:
+        """`stacking` is that of a model of sequences, whose states the answers contain."""
         self._heads = frames.Heads()
-        self._sequences = sequences
+        self._stacking = stacking
+        self._states = {state.output_name for state in stacking.states} if stacking is not None else set()
 
     def take(
         self, request: InferRequest, body: memoryview, at: int, views: frames.Views
@@ -173,9 +127,15 @@ class AnswerDecoder:
                 plan = _Plan(request.head, self._heads[encoded])
                 request.head.remember_rendered(encoded, plan)
             buffers, at = frames.take_tensors(body, at + size, plan.count, views)
-            if self._sequences.states:
+            if self._stacking is not None and self._states:
+                heads = self._heads[encoded].tensors
+                arrays = {
+                    head.name: as_array(data, head.datatype, head.shape)
+                    for head, data in zip(heads, buffers, strict=True)
+                    if head.name in self._states
+                }
                 try:
-                    self._sequences.keep(request, self._heads[encoded].tensors, buffers)
+                    self._stacking.keep_states(self._stacking.check_states(arrays, 1), [request])
                 except ExecutionError as exc:
                     return InferResponse([], exc), at
             return plan.response(request, buffers), at

@@ -4,16 +4,14 @@ import time
 from collections.abc import Callable
 
 from tpx.errors import ExecutionError, TpxError
-from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backpressure import RESPONSE_BYTES, ResponseBackpressure
+from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.batch import Batch, EarlyResponse
+from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest, InferResponse
 
 _clock = time.perf_counter_ns
-_CREDIT_BYTES = 256 << 10
-"""Deliveries are acknowledged to the process in units of this size."""
 
 
 class HeldBatch:
@@ -78,6 +76,7 @@ class HeldBatch:
             held.give_back()
         self.held.clear()
         self.batch.responses = []
+        self.batch.started_ns = 0
         self.sink.returned(self.batch)
 
     def one_less(self) -> None:
@@ -111,43 +110,33 @@ class HeldBatch:
             batch.ended_ns = _clock()
         else:
             batch.end(None)  # the process died after the responses, so its times are unknown
-        if self._again or self._apart:
-            failed = sum(request.head.batch_size for request in self._apart) - sum(self._apart.values())
-            batch.size -= failed
-            batch.empty += failed
-            gone = {*self._again, *self._apart}
-            pairs = zip(batch.requests, batch.responses, strict=True)
-            kept = [(request, response) for request, response in pairs if request not in gone]
-            batch.requests = [request for request, _ in kept]
-            batch.responses = [response for _, response in kept]
-            if not kept and not ran and not batch.size:
-                return
         for response in batch.responses:
             if response.error is not None:
-                self._split_failed(response.error, ran=ran)
+                self._take_out_others()
+                if not batch.requests and not ran and not batch.size:
+                    return
                 break
         self.sink.answered(batch)
 
-    def _split_failed(self, error: TpxError | None, *, ran: bool) -> None:
-        """Count each failed request by itself, and all of them as one execution."""
+    def _take_out_others(self) -> None:
+        """Leave only requests that succeed together in the batch; its execution counts once."""
         batch = self.batch
-        batch.error = error
-        parts = []
-        for request, response in zip(batch.requests, batch.responses, strict=True):
-            single = Batch([request])
-            single.executes = False
-            single.responses, single.error = [response], response.error
-            parts.append(single)
-        count = sum(request.head.batch_size for request in batch.requests)
-        if ran or batch.size > count:
-            execution = Batch([])
-            execution.size = batch.size - count
-            execution.empty = batch.empty + count
-            parts.append(execution)
-        for part in parts:
-            part.started_ns, part.gathered_ns = batch.started_ns, batch.gathered_ns
-            part.computed_ns, part.ended_ns = batch.computed_ns, batch.ended_ns
-        batch.alone = parts
+        failed = sum(request.head.batch_size for request in self._apart) - sum(self._apart.values())
+        gone = {*self._again, *self._apart}
+        pairs = zip(batch.requests, batch.responses, strict=True)
+        kept = [(request, response) for request, response in pairs if request not in gone]
+        if any(response.error is not None for _, response in kept):
+            for request, response in kept:
+                failed += request.head.batch_size if response.error is not None else 0
+                single = Batch([request])
+                single.started_ns, single.gathered_ns = batch.started_ns, batch.gathered_ns
+                single.computed_ns, single.ended_ns = batch.computed_ns, batch.ended_ns
+                self.sink.responded(EarlyResponse(single, response))
+            kept = []
+        batch.size -= failed
+        batch.empty += failed
+        batch.requests = [request for request, _ in kept]
+        batch.responses = [response for _, response in kept]
 
 
 _NONE = InferResponse([], ExecutionError("the model has not responded"))
@@ -208,8 +197,8 @@ class Held:
         self._give_credit()
 
     def delivered(self, size: int) -> None:
-        self._credit += size + RESPONSE_BYTES
-        if self._credit >= _CREDIT_BYTES:
+        self._credit += size + frames.RESPONSE_BYTES
+        if self._credit >= frames.CREDIT_BYTES:
             self._give_credit()
 
     def _give_credit(self) -> None:

@@ -9,7 +9,6 @@ files.
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import signal
@@ -24,8 +23,7 @@ from pathlib import Path
 
 from tpx.errors import Code, LoadError
 from tpx.protocol.messages import ModelConfig
-
-log = logging.getLogger(__name__)
+from tpx.serving.backends.python.worker.rings import TensorMemory, reserve_memory
 
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 _CHILD = Path(__file__).parent / "worker" / "child.py"
@@ -41,7 +39,7 @@ class Interpreter:
 
 
 class ChildProcess:
-    """A worker process, the socket to it, and its lifeline.
+    """A worker process, the socket to it, memory for tensors, and its lifeline.
 
     The lifeline is a pipe that closes when this process exits; the kernel then kills the worker and what it
     started, whatever its code is doing.
@@ -49,6 +47,8 @@ class ChildProcess:
 
     def __init__(self, interpreter: Interpreter, directory: Path) -> None:
         """Start the process; blocks until it has started. Raises LoadError."""
+        self.memory: list[TensorMemory] = []
+        """For tensors to the process, and from it."""
         with ExitStack() as child_ends, ExitStack() as own_ends:
             try:
                 self.socket, other_end = socket.socketpair()
@@ -57,7 +57,12 @@ class ChildProcess:
                 lifeline, self._lifeline = os.pipe()
                 own_ends.callback(os.close, self._lifeline)
                 child_ends.callback(os.close, lifeline)
-                descriptors = other_end.fileno(), lifeline
+                descriptors = [other_end.fileno(), lifeline]
+                for _ in range(2):
+                    descriptor, memory = reserve_memory()
+                    child_ends.callback(os.close, descriptor)
+                    descriptors.append(descriptor)
+                    self.memory.append(memory)
                 self._process = subprocess.Popen(
                     [interpreter.path, str(_CHILD), *map(str, descriptors)],
                     stdin=subprocess.DEVNULL,
@@ -89,6 +94,13 @@ class ChildProcess:
                 if descriptor >= 0:
                     os.close(descriptor)
             self._lifeline = self.exited = -1
+            self.memory.clear()
+
+    def abandon(self) -> None:
+        """End a process that has no connection. Blocks."""
+        self.socket.close()
+        self.kill()
+        self.end(1.0)
 
     def kill(self) -> None:
         """Kill the process and those that it started, unless it has ended."""

@@ -21,6 +21,11 @@ from tpx.serving.custom_metrics import KINDS, CustomFamily, CustomSeries, Labels
 from tpx.serving.host import Callee, Host
 from tpx.serving.request import InferRequest, InferResponse, RequestTrace
 
+log = logging.getLogger(__name__)
+
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
+"""Log levels by their pb_utils numbers."""
+
 _DECOUPLED = (
     "Model {} is using the decoupled. The current BLS request call doesn't support models using the "
     "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or "
@@ -47,16 +52,87 @@ class _ModelCall:
             self.request.stall(stalled)
 
 
-class ModelCalls:
-    """Calls in progress of one process."""
+class Services:
+    """Serves one process, on the event loop, until it is closed."""
 
-    def __init__(self, connection: WorkerConnection, host: Host) -> None:
+    def __init__(
+        self,
+        connection: WorkerConnection,
+        host: Host,
+        model: str,
+        trace_of: Callable[[int], RequestTrace | None],
+    ) -> None:
+        """`trace_of` finds the trace of a request that the process holds."""
         self._connection = connection
         self._host = host
+        self._model = model
+        self._trace_of = trace_of
         self._heads = frames.Heads()
         self._calls: dict[int, _ModelCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._families: dict[int, CustomFamily] = {}
+        self._series: dict[int, tuple[CustomFamily, Labels, CustomSeries]] = {}
+        self._verbs: dict[str, Callable[[JsonObject], Any]] = {
+            "log": write_log,
+            "ready": lambda words: self._host.is_ready(words["model"], words["version"]),
+            "family": self._create_family,
+            "drop_family": self._drop_family,
+            "metric": self._create_series,
+            "increment": self._increment_series,
+            "set": self._set_series,
+            "observe": lambda words: self._series[words["id"]][2].observe(words["value"]),
+            "value": lambda words: self._series[words["id"]][2].value,
+        }
 
-    def begin(self, body: memoryview, trace_of: Callable[[int], RequestTrace | None]) -> None:
+    def take(self, kind: int, body: memoryview) -> None:
+        """Handle a frame that requests a service. Raises ValueError for any other frame."""
+        if kind == frames.CALL:
+            self._begin_call(body)
+        elif kind == frames.CANCEL_CALL:
+            if (call := self._calls.get(frames.NUMBER.unpack(body)[0])) is not None:
+                call.request.cancel()
+        elif kind == frames.TAKEN:
+            number, size = frames.CREDIT_BODY.unpack(body)
+            if (call := self._calls.get(number)) is not None:
+                call.advance(-size)
+        elif kind == frames.CONTROL:
+            words = json.loads(bytes(body))
+            verb, number = words["verb"], words["number"]
+            if verb in ("load", "unload"):
+                task = asyncio.get_running_loop().create_task(self._load_or_unload(number, words))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return
+            try:
+                value = self._verbs[verb](words)
+            except TpxError as exc:
+                self._send_result(number, {"error": exc.message})
+            else:
+                self._send_result(number, {"value": value})
+        else:
+            raise ValueError(f"there is no frame {kind}")
+
+    def give_up_calls(self) -> None:
+        """Answer all calls now, because the request that made them was cancelled."""
+        gone = Cancelled("the request that it was made for has ended")
+        while self._calls:
+            number, call = self._calls.popitem()
+            call.request.cancel()
+            self._send_error(number, call.request.head.model.name, gone)
+
+    def close(self) -> None:
+        """Cancel the calls of a process that has exited, and release what it held."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.request.cancel()
+        self._drop_series(list(self._series))
+        for family in self._families.values():
+            self._host.metrics.drop_family(family)
+        self._families.clear()
+
+    # calls
+
+    def _begin_call(self, body: memoryview) -> None:
         """Handle a CALL frame. Failures are sent as responses."""
         number, size, id_size = frames.HANDLE.unpack_from(body)
         at = frames.HANDLE.size
@@ -70,7 +146,7 @@ class ModelCalls:
             request = InferRequest(
                 model.bind(decoded), buffers, partial(self._respond, number, decoupled=model.decoupled), None
             )
-            parent = trace_of(head.extra["parent"]) if head.extra["parent"] else None
+            parent = self._trace_of(head.extra["parent"]) if head.extra["parent"] else None
             if parent is not None:
                 request.trace = parent.child(request)
             self._calls[number] = _ModelCall(request)
@@ -83,30 +159,6 @@ class ModelCalls:
         except TpxError as exc:
             self._calls.pop(number, None)
             self._send_error(number, name, exc)
-
-    def cancel(self, number: int) -> None:
-        """Cancel a call whose further responses are not needed."""
-        if (call := self._calls.get(number)) is not None:
-            call.request.cancel()
-
-    def taken(self, number: int, size: int) -> None:
-        """Note that the process has read `size` bytes of responses."""
-        if (call := self._calls.get(number)) is not None:
-            call.advance(-size)
-
-    def give_up(self) -> None:
-        """Answer all calls now, because the request that made them was cancelled."""
-        gone = Cancelled("the request that it was made for has ended")
-        while self._calls:
-            number, call = self._calls.popitem()
-            call.request.cancel()
-            self._send_error(number, call.request.head.model.name, gone)
-
-    def close(self) -> None:
-        """Cancel all calls: the process has exited."""
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            call.request.cancel()
 
     def _find_model(self, head: Head) -> Callee:
         name, number = head.extra["model"], head.extra["version"]
@@ -136,9 +188,10 @@ class ModelCalls:
             entry: list[Buffer] = [frames.STATUS.pack(frames.TENSORS, len(head)), head]
             try:
                 self._connection.add_tensors(entry, [tensor.data for tensor in outputs])
-            except OSError as exc:
+            except MemoryError as exc:
+                self._connection.drop_tensors()
                 request.cancel()
-                entry = error_entry(f"no shared memory for the outputs of a call: {exc.strerror}", 1)
+                entry = error_entry(str(exc), 1)
             self._send_reply(number, flags, entry)
         if decoupled:
             call.advance(frames.RESPONSE_BYTES + sum(len(tensor.data) for tensor in response.outputs))
@@ -150,96 +203,7 @@ class ModelCalls:
     def _send_reply(self, number: int, flags: int, entry: list[Buffer]) -> None:
         self._connection.send(frames.REPLY, [frames.RESPONSE_START.pack(number, flags), *entry])
 
-
-def _decode_request(head: Head, buffers: list[Buffer], request_id: str) -> DecodedRequest:
-    extra = head.extra
-    parameters: dict[str, Parameter] = json.loads(extra["parameters"])
-    if extra["sequence"]:
-        parameters["sequence_id"] = extra["sequence"]
-    if extra["flags"] & 1:
-        parameters["sequence_start"] = True
-    if extra["flags"] & 2:
-        parameters["sequence_end"] = True
-    if extra["timeout"]:
-        parameters["timeout"] = extra["timeout"]
-    return DecodedRequest(
-        model_name=extra["model"],
-        request_id=request_id,
-        parameters=parameters,
-        inputs=[
-            Tensor(tensor.name, tensor.datatype, tensor.shape, data)
-            for tensor, data in zip(head.tensors, buffers, strict=True)
-        ],
-        outputs=[RequestedOutput(name=name) for name in extra["outputs"]],
-        default_binary=True,
-    )
-
-
-log = logging.getLogger(__name__)
-
-_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
-"""Log levels by their pb_utils numbers."""
-
-
-class Services:
-    """Serves one process, on the event loop, until it is closed."""
-
-    def __init__(self, connection: WorkerConnection, host: Host, model: str) -> None:
-        self._connection = connection
-        self._host = host
-        self._model = model
-        self._calls = ModelCalls(connection, host)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._families: dict[int, CustomFamily] = {}
-        self._series: dict[int, tuple[CustomFamily, Labels, CustomSeries]] = {}
-        self._verbs: dict[str, Callable[[JsonObject], Any]] = {
-            "log": write_log,
-            "ready": lambda words: self._host.is_ready(words["model"], words["version"]),
-            "family": self._create_family,
-            "drop_family": self._drop_family,
-            "metric": self._create_series,
-            "increment": self._increment_series,
-            "set": self._set_series,
-            "observe": lambda words: self._series[words["id"]][2].observe(words["value"]),
-            "value": lambda words: self._series[words["id"]][2].value,
-        }
-
-    def take(self, kind: int, body: memoryview, trace_of: Callable[[int], Any]) -> None:
-        """Handle a frame that requests a service. Raises ValueError for any other frame."""
-        if kind == frames.CALL:
-            self._calls.begin(body, trace_of)
-        elif kind == frames.CANCEL_CALL:
-            self._calls.cancel(frames.NUMBER.unpack(body)[0])
-        elif kind == frames.TAKEN:
-            self._calls.taken(*frames.CREDIT_BODY.unpack(body))
-        elif kind == frames.CONTROL:
-            words = json.loads(bytes(body))
-            verb, number = words["verb"], words["number"]
-            if verb in ("load", "unload"):
-                task = asyncio.get_running_loop().create_task(self._load_or_unload(number, words))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-                return
-            try:
-                value = self._verbs[verb](words)
-            except TpxError as exc:
-                self._send_result(number, {"error": exc.message})
-            else:
-                self._send_result(number, {"value": value})
-        else:
-            raise ValueError(f"there is no frame {kind}")
-
-    def give_up_calls(self) -> None:
-        """Cancel the calls of a process whose result is no longer needed."""
-        self._calls.give_up()
-
-    def close(self) -> None:
-        """Cancel the calls of a process that has exited, and release what it held."""
-        self._calls.close()
-        self._drop_series(list(self._series))
-        for family in self._families.values():
-            self._host.metrics.drop_family(family)
-        self._families.clear()
+    # other services
 
     def _send_result(self, number: int, answer: JsonObject) -> None:
         if number and self._connection.open:
@@ -287,6 +251,30 @@ class Services:
 
     def _set_series(self, words: JsonObject) -> None:
         self._series[words["id"]][2].value = words["value"]
+
+
+def _decode_request(head: Head, buffers: list[Buffer], request_id: str) -> DecodedRequest:
+    extra = head.extra
+    parameters: dict[str, Parameter] = json.loads(extra["parameters"])
+    if extra["sequence"]:
+        parameters["sequence_id"] = extra["sequence"]
+    if extra["flags"] & 1:
+        parameters["sequence_start"] = True
+    if extra["flags"] & 2:
+        parameters["sequence_end"] = True
+    if extra["timeout"]:
+        parameters["timeout"] = extra["timeout"]
+    return DecodedRequest(
+        model_name=extra["model"],
+        request_id=request_id,
+        parameters=parameters,
+        inputs=[
+            Tensor(tensor.name, tensor.datatype, tensor.shape, data)
+            for tensor, data in zip(head.tensors, buffers, strict=True)
+        ],
+        outputs=[RequestedOutput(name=name) for name in extra["outputs"]],
+        default_binary=True,
+    )
 
 
 def write_log(words: JsonObject) -> None:

@@ -122,12 +122,10 @@ class PytorchModel:
         datatypes = {name: BY_NUMBER[number].name for name, number in numbers.items() if number in BY_NUMBER}
         inputs, outputs = self._places or check(config, self._interface)
         scripted = self._source.format is Format.TORCHSCRIPT
-        shapes = dict(enumerate(slot.shape for slot in self._interface.arguments or ()))
-        scalars = [name for name, place in inputs.items() if shapes.get(place) == ()]
         call = Forward(
             model=config.name,
             program=program,
-            inputs=Inputs(inputs, datatypes, scalars),
+            inputs=Inputs(inputs, datatypes, program.interface),
             outputs=Outputs(outputs, datatypes, program.storages),
             switches=jit_switches(parameters, torch._C, self._name) if scripted else [],
             inference_mode=parameters.inference_mode,

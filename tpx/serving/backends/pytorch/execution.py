@@ -43,7 +43,7 @@ class Forward:
         """Run forward. Raises ExecutionError."""
         for switch, value in self.switches:
             switch(value)
-        return guarded(lambda: self.program.run(values, self.inputs.names))
+        return guarded(lambda: self.program.run(self.inputs.arranged(values)))
 
     def close(self) -> None:
         if not self.shared:
@@ -66,14 +66,12 @@ class CpuExecutor:
 
     def __init__(self, call: Forward) -> None:
         self._call = call
-        self._count = len(call.inputs.names)
         self._lender = Lender(call.model, writes=call.program.writes)
 
     def execute(self, inputs: Arrays) -> Arrays:
         call, outputs = self._call, self._call.outputs
-        values = call.program.arguments(self._count)
         try:
-            call.inputs.fill(values, inputs, self._lender)
+            values = call.inputs.values(inputs, self._lender)
             with call.mode():
                 found = outputs.tensors(call.run(values))
                 return {name: outputs.array(value) for name, value in found.items()}
@@ -142,7 +140,7 @@ class RecordedGraph:
                 stream.synchronize()
                 # thread_local: other instances may allocate memory during the recording
                 with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
-                    self._results = call.program.run(list(self._values), call.inputs.names)
+                    self._results = call.program.run(call.inputs.arranged(self._values))
         except RuntimeError as exc:
             raise LoadError(
                 f"model '{call.model}' cannot be recorded as a CUDA graph: {exc}; remove its parameter "
@@ -164,7 +162,6 @@ class CudaExecutor:
     def __init__(self, call: Forward, settings: GpuSettings) -> None:
         self._call = call
         self._settings = settings
-        self._count = len(call.inputs.names)
         devices = range(torch.cuda.device_count()) if settings.device is None else [settings.device]
         self._streams = [torch.cuda.Stream(device) for device in devices]
         self._staging = Staging(call.program.device, pinned=settings.pinned_input)
@@ -216,9 +213,7 @@ class CudaExecutor:
 
     def _fill_arguments(self, arrays: Arrays) -> list[Value]:
         self._staging.begin()
-        values = self._call.program.arguments(self._count)
-        self._call.inputs.fill(values, arrays, self._staging)
-        return values
+        return self._call.inputs.values(arrays, self._staging)
 
     def _copy_to_host(self, value: Value) -> Value:
         """Start copying a result to host memory; it is complete once the streams are synchronized."""

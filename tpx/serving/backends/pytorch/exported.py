@@ -117,10 +117,7 @@ class ExportedProgram(Program):
         """Apply torch.compile, which compiles during the first run."""
         self._call = torch.compile(self._call, **options)
 
-    def arguments(self, count: int) -> list[Value]:  # noqa: ARG002 (the seam's signature)
-        return [None] * len(self._places)
-
-    def run(self, values: list[Value], names: list[str]) -> Value:  # noqa: ARG002
+    def run(self, values: list[Value]) -> Value:
         everything = list(self._constants)
         for place, value in zip(self._places, values, strict=True):
             everything[place] = value
@@ -272,8 +269,5 @@ class InductorProgram(Program):
         )
         self._run = loader.boxed_run
 
-    def arguments(self, count: int) -> list[Value]:  # noqa: ARG002 (the seam's signature)
-        return [None] * len(self.interface.arguments or ())
-
-    def run(self, values: list[Value], names: list[str]) -> Value:  # noqa: ARG002
+    def run(self, values: list[Value]) -> Value:
         return self._run(values)

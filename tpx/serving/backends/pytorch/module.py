@@ -23,7 +23,6 @@ from tpx.serving.backends.pytorch.program import (
     Program,
     TensorSlot,
     Value,
-    given_by_name,
     storages_of,
 )
 
@@ -114,26 +113,25 @@ class ModuleProgram(Program):
         parameters = list(inspect.signature(module.forward).parameters.values())
         named = [p for p in parameters if p.kind in _POSITIONAL]
         keywords = [p for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-        self._defaults = [None if p.default is p.empty else p.default for p in (*named, *keywords)]
         self._keywords = [p.name for p in keywords]
-        self._dict = (
-            len(parameters) == 1 and len(named) == 1 and _format_annotation(named[0]).startswith(_DICTS)
-        )
+        is_dict = len(parameters) == 1 and len(named) == 1 and _format_annotation(named[0]).startswith(_DICTS)
         any_number = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
-        self._any = any_number and not named and not keywords
-        slots = [TensorSlot(name=p.name, required=p.default is p.empty) for p in (*named, *keywords)]
-        self.interface = Interface(arguments=None if self._dict or self._any else tuple(slots))
+        unknown = is_dict or (any_number and not named and not keywords)
+        slots = [
+            TensorSlot(
+                name=p.name,
+                required=p.default is p.empty,
+                default=None if p.default is p.empty else p.default,
+            )
+            for p in (*named, *keywords)
+        ]
+        self.interface = Interface(arguments=None if unknown else tuple(slots), takes_dict=is_dict)
 
     def compile(self, options: JsonObject) -> None:
         """Apply torch.compile, which compiles during the first run."""
         self._call = torch.compile(self._module, **options)
 
-    def arguments(self, count: int) -> list[Value]:
-        return [None] * count if self.interface.arguments is None else list(self._defaults)
-
-    def run(self, values: list[Value], names: list[str]) -> Value:
-        if self._dict:
-            return self._call(given_by_name(names, values))
+    def run(self, values: list[Value]) -> Value:
         if not self._keywords:
             return self._call(*values)
         first = len(values) - len(self._keywords)
@@ -228,12 +226,11 @@ class TorchScriptProgram(Program):
         self.work_depends_on_values = _works_longer(self._module.inlined_graph, set())
         self._forward = self._module.forward
         arguments = self._forward.schema.arguments[1:]  # the first is the module itself
-        self._dict = len(arguments) == 1 and str(arguments[0].type) == _DICT
-        slots = () if self._dict else tuple(_make_slot(argument, model) for argument in arguments)
-        self._defaults = [
-            argument.default_value if argument.has_default_value() else None for argument in arguments
-        ]
-        self.interface = Interface(arguments=None if self._dict else slots)
+        if len(arguments) == 1 and str(arguments[0].type) == _DICT:
+            self.interface = Interface(arguments=None, takes_dict=True)
+        else:
+            slots = tuple(_make_slot(argument, model) for argument in arguments)
+            self.interface = Interface(arguments=slots)
         if getattr(self._module, "training", False):
             log.warning(
                 "model '%s' was saved in training mode, in which dropout and batch normalization behave "
@@ -241,12 +238,7 @@ class TorchScriptProgram(Program):
                 model,
             )
 
-    def arguments(self, count: int) -> list[Value]:
-        return [None] * count if self._dict else list(self._defaults)
-
-    def run(self, values: list[Value], names: list[str]) -> Value:
-        if self._dict:
-            return self._forward(given_by_name(names, values))
+    def run(self, values: list[Value]) -> Value:
         return self._forward(*values)
 
 
@@ -287,4 +279,5 @@ def _make_slot(argument: Any, model: str) -> TensorSlot:
             f"'{argument.name}'. Only a single input of type Dict(str, Tensor) or input(s) of type Tensor "
             "are supported."
         )
-    return TensorSlot(name=argument.name, required=not optional)
+    default = argument.default_value if argument.has_default_value() else None
+    return TensorSlot(name=argument.name, required=not optional, default=default)

@@ -3,8 +3,8 @@
 import json
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +23,14 @@ GRAPHS = "CUDA_GRAPH_BATCH_SIZES"
 COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 _INTRA = ("INTRA_OP_THREAD_COUNT", "NUM_THREADS")
 _INTER = ("INTER_OP_THREAD_COUNT", "NUM_INTEROP_THREADS")
-_JIT = ("DISABLE_OPTIMIZED_EXECUTION", "ENABLE_JIT_EXECUTOR", "ENABLE_JIT_PROFILING", "ENABLE_TENSOR_FUSER")
+_NOT_OPTIMIZED = "DISABLE_OPTIMIZED_EXECUTION"
+_JIT = {
+    _NOT_OPTIMIZED: "_set_graph_executor_optimize",
+    "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",
+    "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
+    "ENABLE_TENSOR_FUSER": "_jit_set_texpr_fuser_enabled",
+}
+"""Functions of torch._C that set up TorchScript's executor, by parameter."""
 _GPU = ("DISABLE_CUDNN", "ENABLE_CACHE_CLEANING", GRAPHS)
 _COMPILED = (Format.EXPORTED, Format.MODULE)
 _REFUSED = {
@@ -36,10 +43,8 @@ _REFUSED = {
 class PytorchSettings:
     """Settings from a model's parameters; None means PyTorch's default."""
 
-    optimized_execution: bool = True
-    jit_executor: bool | None = None
-    jit_profiling: bool | None = None
-    tensor_fuser: bool | None = None
+    jit: Mapping[str, bool] = field(default_factory=dict)
+    """Given parameters of TorchScript's executor."""
     inference_mode: bool = True
     cudnn: bool = True
     weight_sharing: bool = False
@@ -64,10 +69,7 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
     if not all(word.isdecimal() and 0 < int(word) <= most for word in words):
         raise given.wrong(GRAPHS, f"batch sizes from 1 to max_batch_size ({most}), with commas between")
     settings = PytorchSettings(
-        optimized_execution=not given.switch("DISABLE_OPTIMIZED_EXECUTION", default=False),
-        jit_executor=given.switch("ENABLE_JIT_EXECUTOR", default=None),
-        jit_profiling=given.switch("ENABLE_JIT_PROFILING", default=None),
-        tensor_fuser=given.switch("ENABLE_TENSOR_FUSER", default=None),
+        jit={key: given.switch(key, default=False) for key in _JIT if key in given.words},
         inference_mode=given.switch("INFERENCE_MODE", default=True),
         cudnn=not given.switch("DISABLE_CUDNN", default=False),
         weight_sharing=given.switch("ENABLE_WEIGHT_SHARING", default=False),
@@ -133,22 +135,14 @@ def jit_switches(settings: PytorchSettings, torch_c: Any, model: str) -> list[tu
 
     They apply to the whole process. `torch_c` is torch._C; a switch that this PyTorch lacks is logged.
     """
-    wanted = [
-        ("_set_graph_executor_optimize", settings.optimized_execution, "DISABLE_OPTIMIZED_EXECUTION"),
-        ("_jit_set_profiling_executor", settings.jit_executor, "ENABLE_JIT_EXECUTOR"),
-        ("_jit_set_profiling_mode", settings.jit_profiling, "ENABLE_JIT_PROFILING"),
-        ("_jit_set_texpr_fuser_enabled", settings.tensor_fuser, "ENABLE_TENSOR_FUSER"),
-    ]
     switches = []
-    for name, value, key in wanted:
-        if value is None:
-            continue
-        switch = getattr(torch_c, name, None)
+    for key, value in {_NOT_OPTIMIZED: False, **settings.jit}.items():
+        switch = getattr(torch_c, _JIT[key], None)
         if switch is not None:
-            switches.append((switch, value))
-        elif key != "DISABLE_OPTIMIZED_EXECUTION" or not value:
+            switches.append((switch, value is not (key == _NOT_OPTIMIZED)))
+        elif key in settings.jit:
             log.warning(
-                "parameter '%s' of model '%s' has no effect: this PyTorch has no %s", key, model, name
+                "parameter '%s' of model '%s' has no effect: this PyTorch has no %s", key, model, _JIT[key]
             )
     return switches
 

@@ -95,6 +95,10 @@ DTYPES["BF16"] = torch.bfloat16
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
+Value = Any
+"""A tensor, a string, or lists, tuples and mappings of these."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSlot:
     """A tensor that forward takes or returns."""
@@ -109,6 +113,7 @@ class TensorSlot:
     """Shape with -1 for variable dimensions; None if the file does not specify it."""
     required: bool = True
     """True for an argument without a default."""
+    default: Value = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +122,8 @@ class Interface:
 
     arguments: tuple[TensorSlot, ...] | None
     """Arguments; None if forward takes a dict or any number of tensors."""
+    takes_dict: bool = False
+    """True if forward takes one dict of tensors by name."""
     results: tuple[TensorSlot, ...] | None = None
     """Results; None if they are unknown before a run."""
     least_rows: int = 0
@@ -140,10 +147,6 @@ def datatype_of(dtype: torch.dtype, what: str) -> str:
     return name
 
 
-Value = Any
-"""A tensor, a string, or lists, tuples and mappings of these."""
-
-
 class Program(Protocol):
     """One copy of a model on its device."""
 
@@ -157,26 +160,12 @@ class Program(Protocol):
     storages: frozenset[int]
     """Addresses of its weights; a result that shares memory with them must be copied."""
 
-    def arguments(self, count: int) -> list[Value]:
-        """Return the argument list of a run, with default values where requests may omit them.
-
-        `count` is its length if the model takes any number of arguments.
-        """
-
-    def run(self, values: list[Value], names: list[str]) -> Value:
-        """Run the model and return a tensor, a list of strings, or a sequence or mapping of these.
-
-        `names` are the names of the values, for a model that takes a dict.
-        """
+    def run(self, values: list[Value]) -> Value:
+        """Run the model and return a tensor, a list of strings, or a sequence or mapping of these."""
 
     def close(self) -> None:
         """Release what it holds; by default it holds nothing but memory."""
         return
-
-
-def given_by_name(names: list[str], values: list[Value]) -> dict[str, Value]:
-    """Return the values that the request has, for a model that takes a dict."""
-    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def storages_of(module: torch.nn.Module) -> frozenset[int]:

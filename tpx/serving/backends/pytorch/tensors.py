@@ -1,19 +1,20 @@
 """Conversion of arrays to tensors and back, without copies if possible."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from tpx.errors import ExecutionError, InvalidRequest
+from tpx.errors import ExecutionError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
+from tpx.serving.backends.model_tensors import decode_strings
 from tpx.serving.backends.pytorch.naming import beyond
-from tpx.serving.backends.pytorch.program import DTYPES, Value
+from tpx.serving.backends.pytorch.program import DTYPES, Interface, Value
 
 log = logging.getLogger(__name__)
 
@@ -77,33 +78,40 @@ class Inputs:
     """Converts the arrays of a batch to the values that forward takes."""
 
     def __init__(
-        self, positions: Mapping[str, int], datatypes: Mapping[str, str], scalars: Sequence[str]
+        self, positions: Mapping[str, int], datatypes: Mapping[str, str], interface: Interface
     ) -> None:
-        """`scalars` are inputs without dimensions for the model, and with one element for clients."""
+        arguments = interface.arguments or ()
+        # an input without dimensions has one element for clients
+        scalars = {place for place, slot in enumerate(arguments) if slot.shape == ()}
         self._slots = [
-            (name, place, datatypes.get(name, ""), name in scalars) for name, place in positions.items()
+            (name, place, datatypes.get(name, ""), place in scalars) for name, place in positions.items()
         ]
-        places = {place: name for name, place in positions.items()}
-        self.names = [places.get(place, "") for place in range(max(places, default=-1) + 1)]
+        count = len(arguments) if interface.arguments is not None else max(positions.values(), default=-1) + 1
+        self._defaults = [arguments[place].default if arguments else None for place in range(count)]
+        self._takes_dict = interface.takes_dict
 
-    def fill(self, values: list[Value], arrays: Arrays, lender: Any) -> None:
-        """Store each tensor, or list of strings, at its argument's position. Raises InvalidRequest."""
+    def arranged(self, values: list[Value]) -> list[Value]:
+        """Return the values as forward takes them: a model that takes a dict gets those of the request."""
+        if not self._takes_dict:
+            return values
+        slots = self._slots
+        return [{name: values[place] for name, place, _, _ in slots if values[place] is not None}]
+
+    def values(self, arrays: Arrays, lender: Any) -> list[Value]:
+        """Return a tensor, a list of strings, or the default for each argument. Raises InvalidRequest."""
+        values = self._defaults.copy()
         for name, place, datatype, scalar in self._slots:
             array = arrays.get(name)
             if array is None:
                 continue
             if datatype == "BYTES":
-                try:
-                    values[place] = [element.decode() for element in array.flat]
-                except UnicodeDecodeError as exc:
-                    raise InvalidRequest(
-                        f"input '{name}' is not UTF-8, which strings in PyTorch are: {exc.reason}"
-                    ) from exc
+                values[place] = decode_strings(name, array, "PyTorch")
                 continue
             tensor = lender.tensor(array)
             if datatype == "BF16":
                 tensor = tensor.view(torch.bfloat16)
             values[place] = tensor.reshape(()) if scalar else tensor
+        return values
 
 
 class Outputs:

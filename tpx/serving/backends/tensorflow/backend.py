@@ -5,7 +5,6 @@ Each instance has its own session, and therefore its own variables, unless MAX_S
 several instances share one.
 """
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,19 +38,17 @@ from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorflow.sessions import (
     BFLOAT16,
     ERRORS,
-    Bound,
     Call,
     GraphSession,
+    GraphTensor,
     gpu_count,
+    graph_tensor,
     init_ops_of,
-    model_tensor,
     settings_of,
     signature_of,
     tensors_of,
 )
 from tpx.serving.stacking.added import added_inputs, taken_outputs
-
-log = logging.getLogger(__name__)
 
 _GRAPH, _GRAPH_FILE = "tensorflow_graphdef", "model.graphdef"
 
@@ -98,8 +95,8 @@ class TensorFlowModel:
                 "SavedModel initializes itself"
             )
         self._init_ops = init_ops_of(self._settings, self._name, files.directory)
-        self._inputs: list[Bound] = []
-        self._outputs: list[Bound] = []
+        self._inputs: list[GraphTensor] = []
+        self._outputs: list[GraphTensor] = []
         self._lock = threading.Lock()
         self._used: list[_Used] = []
         first = instance_specs(config)[0]
@@ -109,15 +106,15 @@ class TensorFlowModel:
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:
         if self._graph:
             return  # a graph does not declare its inputs and outputs
-        inputs, outputs = _list_tensors(self._inputs), _list_tensors(self._outputs)
-        tensors = [*inputs, *outputs]
+        tensors = [*self._inputs, *self._outputs]
         possible = all(tensor.shape[:1] == (-1,) for tensor in tensors)
         if not possible and config.max_batch_size and all(tensor.ranked for tensor in tensors):
             raise ConfigError(
                 f"unable to autofill for '{self._name}', configuration specified max-batch "
                 f"{config.max_batch_size} but model signature does not support batching"
             )
-        complete_tensors(config, inputs, outputs, max(1, default_max_batch_size) if possible else 0)
+        most = max(1, default_max_batch_size) if possible else 0
+        complete_tensors(config, self._inputs, self._outputs, most)
 
     def check(self, config: ModelConfig) -> None:
         check_all_required(config, "TensorFlow")
@@ -126,7 +123,7 @@ class TensorFlowModel:
             outputs = {*(item.name for item in config.output), *taken_outputs(config)}
             self._inputs = self._find_graph_tensors("input", sorted(inputs))
             self._outputs = self._find_graph_tensors("output", sorted(outputs))
-        check_signature(config, _list_tensors(self._inputs), _list_tensors(self._outputs))
+        check_signature(config, self._inputs, self._outputs)
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         if spec.kind == "KIND_GPU" and spec.device_id >= gpu_count():
@@ -135,7 +132,7 @@ class TensorFlowModel:
                 f"TensorFlow sees {gpu_count()} GPUs (pip install 'tensorflow[and-cuda]' adds CUDA)"
             )
         used = {item.name for item in config.output} | set(taken_outputs(config))
-        outputs = [bound for bound in self._outputs if bound.tensor.name in used]
+        outputs = [tensor for tensor in self._outputs if tensor.name in used]
         # a session on the device with room for another instance, or a new one
         place = spec.kind, spec.device_id
         with self._lock:
@@ -147,14 +144,12 @@ class TensorFlowModel:
             taken.instances += 1
         try:
             call = taken.session.call(
-                [bound.place for bound in self._inputs], [bound.place for bound in outputs]
+                [tensor.place for tensor in self._inputs], [tensor.place for tensor in outputs]
             )
         except ERRORS as exc:
             self._release_session(taken)
             raise LoadError(f"tensorflow cannot prepare model '{self._name}': {_format_reason(exc)}") from exc
-        return _CallExecutor(
-            call, _list_tensors(self._inputs), _list_tensors(outputs), lambda: self._release_session(taken)
-        )
+        return _CallExecutor(call, self._inputs, outputs, lambda: self._release_session(taken))
 
     def close(self) -> None:
         for used in self._used:
@@ -187,7 +182,7 @@ class TensorFlowModel:
             self._outputs = tensors_of(self._name, chosen.outputs)
         return session
 
-    def _find_graph_tensors(self, kind: str, names: Sequence[str]) -> list[Bound]:
+    def _find_graph_tensors(self, kind: str, names: Sequence[str]) -> list[GraphTensor]:
         graph = self._first.graph
         tensors = []
         for name in names:
@@ -203,8 +198,8 @@ class TensorFlowModel:
                     f"unexpected inference {kind} '{name}', allowed {kind}s are: {', '.join(allowed)}"
                 ) from exc
             sizes = None if found.shape.rank is None else found.shape.as_list()
-            tensor = model_tensor(self._name, name, found.dtype.as_datatype_enum, sizes)
-            tensors.append(Bound(place=found.name, tensor=tensor))
+            datatype = found.dtype.as_datatype_enum
+            tensors.append(graph_tensor(self._name, name, found.name, datatype, sizes))
         return tensors
 
 
@@ -215,10 +210,6 @@ class _Used:
     session: GraphSession
     place: tuple[str, int]
     instances: int = 0
-
-
-def _list_tensors(bound: Sequence[Bound]) -> list[ModelTensor]:
-    return [each.tensor for each in bound]
 
 
 @dataclass(slots=True, eq=False)

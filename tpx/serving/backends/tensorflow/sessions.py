@@ -214,11 +214,10 @@ _INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class GraphTensor(ModelTensor):
     """An input or output, and its tensor's name in the graph."""
 
     place: str
-    tensor: ModelTensor
 
 
 def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
@@ -235,7 +234,7 @@ def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
     return signatures[name]
 
 
-def tensors_of(model: str, infos: Mapping[str, Any]) -> list[Bound]:
+def tensors_of(model: str, infos: Mapping[str, Any]) -> list[GraphTensor]:
     """Return a signature's inputs or outputs, sorted by name. Raises LoadError if one is not dense."""
     tensors = []
     for name, info in sorted(infos.items()):
@@ -246,11 +245,13 @@ def tensors_of(model: str, infos: Mapping[str, Any]) -> list[Bound]:
             )
         shape = info.tensor_shape
         sizes = None if shape.unknown_rank else [dim.size for dim in shape.dim]
-        tensors.append(Bound(place=info.name, tensor=model_tensor(model, name, info.dtype, sizes)))
+        tensors.append(graph_tensor(model, name, info.name, info.dtype, sizes))
     return tensors
 
 
-def model_tensor(model: str, name: str, datatype: int, sizes: Iterable[int | None] | None) -> ModelTensor:
+def graph_tensor(
+    model: str, name: str, place: str, datatype: int, sizes: Iterable[int | None] | None
+) -> GraphTensor:
     """Return a tensor; `sizes` None means unknown rank. Raises LoadError if the protocol lacks the type."""
     known = DATATYPES.get(datatype)
     if known is None:
@@ -259,4 +260,4 @@ def model_tensor(model: str, name: str, datatype: int, sizes: Iterable[int | Non
             "not support"
         )
     shape = tuple(-1 if size is None or size < 0 else size for size in sizes or ())
-    return ModelTensor(name=name, datatype=known, shape=shape, ranked=sizes is not None)
+    return GraphTensor(name=name, datatype=known, shape=shape, ranked=sizes is not None, place=place)

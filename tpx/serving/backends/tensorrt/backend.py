@@ -4,7 +4,6 @@ Only calls that TensorRT 10 and 11 have in common are used. A device holds an en
 once; each instance has its own execution contexts, one for each profile that its group names.
 """
 
-import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib import import_module
@@ -22,8 +21,6 @@ from tpx.serving.backends.parameters import instance_specs
 from tpx.serving.backends.tensorrt.engines import Engines, settings_of
 from tpx.serving.backends.tensorrt.execution import EngineExecutor
 from tpx.serving.backends.tensorrt.profiles import check_dims, facts_of, max_batch_size, profiles_of
-
-log = logging.getLogger(__name__)
 
 
 class TensorRtBackend:

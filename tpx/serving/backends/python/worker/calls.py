@@ -138,14 +138,17 @@ class Calls:
 
     # services other than inference
 
-    def ask(self, verb: str, **words: object) -> Any:
-        """Ask the server for a service and return its result. Raises TritonModelException."""
+    def ask(self, verb: str, *, blame: str = "", **words: object) -> Any:
+        """Ask the server for a service and return its result.
+
+        Raises TritonModelException, whose message begins with `blame`.
+        """
         number = next(self._numbers)
         self.tell(verb, number=number, **words)
         self.channel.wait(lambda: number in self._asked)
         answer = self._asked.pop(number)
         if "error" in answer:
-            raise TritonModelException(answer["error"])
+            raise TritonModelException(f"{blame}{answer['error']}")
         return answer.get("value")
 
     def tell(self, verb: str, *, number: int = 0, **words: object) -> None:

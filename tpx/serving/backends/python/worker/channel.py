@@ -5,22 +5,21 @@ There is no dedicated reader thread, because every request would then pay for a 
 
 from __future__ import annotations
 
-import array
-import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
-from tpx.serving.backends.python.worker.rings import GrowingRing, Segment
+from tpx.serving.backends.python.worker.rings import Ring, TensorMemory
 from tpx.serving.backends.python.worker.waiting import Waiting
 
 _READ_BYTES = 32 << 10
 """Below the size from which the allocator maps memory anew for each read."""
-_FDS_BYTES = socket.CMSG_SPACE(4 * 4)
 
 OnFrame = Callable[[int, memoryview], None]
+Entry = tuple[list[Buffer], list[Buffer]]
+"""An entry of a frame: its own parts, and its tensors."""
 
 
 class ServerGone(Exception):
@@ -30,41 +29,43 @@ class ServerGone(Exception):
 class Channel:
     """Frames in both directions, and the shared memory for their tensors."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, incoming: TensorMemory, outgoing: TensorMemory, on_frame: OnFrame
+    ) -> None:
         self._sock = sock
+        self._on_frame = on_frame
         self.waiting = Waiting(sock.fileno())
         self._sending = threading.RLock()
         self._changed = threading.Condition(threading.Lock())
         self._reading = False
         self._rest = b""
-        self._fds: list[int] = []
-        self._granted: list[Segment | None] = []
-        self._ring = GrowingRing(self._request_segment)
-        self._incoming: Segment | None = None
-        self._begun: memoryview | None = None
+        self._ring = Ring(outgoing)
+        self.view = incoming.view
+        """Returns a tensor in the memory that the server writes to."""
+        self._begun = outgoing.memory[:4].cast("I")
         self._pump: threading.Thread | None = None
         self._kept: list[bytes] = []
-        self.on_frame: OnFrame = _reject_frame
 
     # sending
 
     def send(self, kind: int, parts: list[Buffer], tensors: list[Buffer] | None = None) -> None:
-        """Send a frame; `tensors` follow its parts."""
-        with self._sending:
-            if tensors:
-                frames.add_tensors(parts, tensors, self._ring)
-            self._send_all(frames.framed(kind, parts))
+        """Send a frame; `tensors` follow its parts. Raises MemoryError."""
+        self.send_entries(kind, parts, [([], tensors)] if tensors else [])
 
     def send_entries(
-        self, kind: int, start: bytes, entries: list[tuple[list[Buffer], list[Buffer]]], *, keep: bool = False
+        self, kind: int, parts: list[Buffer], entries: Sequence[Entry], *, keep: bool = False
     ) -> None:
-        """Send a frame of entries, each with its own tensors, or keep it for `flush` or the next frame."""
+        """Send a frame of parts and entries, or keep it for `flush` or the next frame. Raises MemoryError."""
         with self._sending:
-            parts: list[Buffer] = [start]
-            for own, tensors in entries:
-                parts += own
-                if tensors:
-                    frames.add_tensors(parts, tensors, self._ring)
+            try:
+                for own, tensors in entries:
+                    parts += own
+                    if tensors:
+                        frames.add_tensors(parts, tensors, self._ring)
+            except MemoryError:
+                self._ring.take_back()
+                raise
+            self._ring.sent()
             if keep:
                 self._kept.append(frames.framed(kind, parts))
             else:
@@ -85,26 +86,11 @@ class Channel:
         except OSError as exc:
             raise ServerGone from exc
 
-    def _request_segment(self, size: int) -> Segment:
-        """Create a larger segment; called while sending, so no other thread uses it. Raises MemoryError."""
-        self._send_all(frames.framed(frames.GROW, [frames.NUMBER.pack(size)]))
-        self.wait(lambda: bool(self._granted))
-        segment = self._granted.pop()
-        if segment is None:
-            raise MemoryError(f"the server has no shared memory of {size} bytes for the tensors")
-        return segment
-
     def begin(self, batch: int) -> None:
         """Record that this batch was started; the server sees it even if the process dies."""
-        if self._begun is not None:
-            self._begun[0] = batch
+        self._begun[0] = batch
 
     # receiving
-
-    def view(self, location: int, size: int) -> Buffer:
-        """Return a tensor in the server's segment."""
-        assert self._incoming is not None
-        return self._incoming.view(location, size)
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Wait until `ready()`; read meanwhile unless another thread does. Raises ServerGone."""
@@ -160,16 +146,11 @@ class Channel:
         if self._pump is None:
             self.waiting.until_readable()
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _FDS_BYTES)
+            data = self._sock.recv(_READ_BYTES)
         except OSError as exc:
             raise ServerGone from exc
         if not data:
             raise ServerGone
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds = array.array("i")
-                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-                self._fds += fds
         if self._rest:
             # prepend the incomplete data of the last read; the rest of a large frame is read at once
             parts = [self._rest, data]
@@ -194,28 +175,6 @@ class Channel:
             if end - at - start < size:
                 break
             body = view[at + start : at + start + size]
-            if kind == frames.SEGMENT:
-                self._use_segment(body)
-            else:
-                self.on_frame(kind, body)
+            self._on_frame(kind, body)
             at += start + size
         self._rest = data[at:] if at < end else b""
-
-    def _use_segment(self, body: memoryview) -> None:
-        purpose, size = frames.SEGMENT_BODY.unpack(body)
-        if not size:
-            self._granted.append(None)
-            return
-        fd = self._fds.pop(0)
-        segment = Segment(fd, size)
-        os.close(fd)
-        if purpose == frames.FROM_MODEL:
-            self._granted.append(segment)
-        elif purpose == frames.FROM_SERVER:
-            self._incoming = segment
-        else:
-            self._begun = segment.memory.cast("I")
-
-
-def _reject_frame(kind: int, body: memoryview) -> None:
-    raise ServerGone(f"frame {kind} before anybody listens ({len(body)} bytes)")

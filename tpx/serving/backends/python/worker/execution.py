@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.channel import Channel, ServerGone
+from tpx.serving.backends.python.worker.channel import Channel, Entry, ServerGone
 from tpx.serving.backends.python.worker.errors import TritonError, described
-from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.backends.python.worker.request import (
     TRITONSERVER_REQUEST_RELEASE_RESCHEDULE,
     InferenceRequest,
@@ -31,9 +30,6 @@ _SHORT_NS = 100_000
 _SHORT_IN_A_ROW = 16
 """Executions after which a model counts as short; its responses are then sent with the next ones."""
 _KEPT_NS = 200_000
-
-Entry = tuple[list[Buffer], list[Buffer]]
-"""An entry of a response frame: its own parts, and its tensors."""
 
 _NOTHING: Entry = ([frames.STATUS.pack(frames.NOTHING, 0)], [])
 _AGAIN: Entry = ([frames.STATUS.pack(frames.AGAIN, 0)], [])
@@ -121,9 +117,11 @@ class Execution:
         times = (batch, began_ns - take_ns, began_ns, computed_ns, len(requests))
         keep = self._is_kept(began_ns, computed_ns, more=more)
         try:
-            self.channel.send_entries(frames.ANSWERS, frames.ANSWER.pack(*times, failed), entries, keep=keep)
+            self.channel.send_entries(
+                frames.ANSWERS, [frames.ANSWER.pack(*times, failed)], entries, keep=keep
+            )
         except MemoryError as exc:
-            self.channel.send_entries(frames.ANSWERS, frames.ANSWER.pack(*times, True), _fail_all(str(exc)))
+            self.channel.send_entries(frames.ANSWERS, [frames.ANSWER.pack(*times, True)], _fail_all(str(exc)))
         for request in requests:
             if request._sender is None or request._sender._closed:
                 self._forget_request(request._handle)

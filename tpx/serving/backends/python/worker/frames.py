@@ -20,13 +20,9 @@ HEADER = struct.Struct("<IB")
 """Length of the rest of the frame, and the kind."""
 
 # from the server
-INITIALIZE, EXECUTE, CANCEL, CREDIT, REPLY, RESULT, SEGMENT, ASK_READY, FINALIZE, COMPLETE_CONFIG = range(
-    1, 11
-)
+INITIALIZE, EXECUTE, CANCEL, CREDIT, REPLY, RESULT, ASK_READY, FINALIZE, COMPLETE_CONFIG = range(1, 10)
 # from the model
-INITIALIZED, ANSWERS, RESPONSE, CALL, CANCEL_CALL, CONTROL, GROW, READY, FINALIZED, COMPLETED, TAKEN = range(
-    32, 43
-)
+INITIALIZED, ANSWERS, RESPONSE, CALL, CANCEL_CALL, CONTROL, READY, FINALIZED, COMPLETED, TAKEN = range(32, 42)
 
 BATCH = struct.Struct("<II")
 """EXECUTE: batch number, number of requests."""
@@ -45,13 +41,9 @@ RESPONSE_BYTES = 1 << 10
 """Bytes charged for a response in addition to its tensors."""
 CREDIT_BYTES = 256 << 10
 """Deliveries are acknowledged in units of this size."""
-SEGMENT_BODY = struct.Struct("<BQ")
-"""SEGMENT: purpose and size; size 0 if there is no memory."""
-FROM_SERVER, FROM_MODEL, PROGRESS = range(3)
-"""Purpose of a segment: tensors in one direction, or the number of the last batch that the model started."""
 NUMBER = struct.Struct("<Q")
 LOCATION = struct.Struct("<QQ")
-"""Location of a tensor: offset in the sender's segment, and size in bytes."""
+"""Location of a tensor: offset in the sender's memory, and size in bytes."""
 
 TENSORS, ERROR, NOTHING, AGAIN = range(4)
 """Status of an entry: tensors, an error, nothing (a sender responds), or rescheduled."""

@@ -25,14 +25,17 @@ from tpx.serving.backends.python.worker.channel import Channel, ServerGone
 from tpx.serving.backends.python.worker.errors import described
 from tpx.serving.backends.python.worker.execution import Execution
 from tpx.serving.backends.python.worker.model_config import ModelConfig
+from tpx.serving.backends.python.worker.rings import TensorMemory
 from tpx.serving.backends.python.worker.services import Reports
 
 _READY_TIMEOUT_S = 5.0
 
 
-def main(descriptor: int, lifeline: int) -> None:
+def main(descriptor: int, lifeline: int, from_server: int, to_server: int) -> None:
     """Serve until the server ends this process or disappears; `lifeline` makes the kernel enforce the
     latter.
+
+    All are descriptors: of a socket, a pipe, and the memory for tensors in both directions.
     """
     if sys.platform == "linux":
         # the kernel kills this process group when the other end closes, even if the model holds the GIL
@@ -42,11 +45,14 @@ def main(descriptor: int, lifeline: int) -> None:
     for end in (descriptor, lifeline):
         os.set_inheritable(end, False)  # programs that the model starts must not hold them open
     sock = socket.socket(fileno=descriptor)
+    incoming, outgoing = TensorMemory(from_server), TensorMemory(to_server)
+    os.close(from_server)
+    os.close(to_server)
     threading.Thread(target=_die_with_server, args=(descriptor,), name="tpx-watch", daemon=True).start()
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = triton_python_backend_utils
     with suppress(ServerGone):
-        _ModelProcess(Channel(sock)).serve()
+        _ModelProcess(sock, incoming, outgoing).serve()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of the model may never end
@@ -63,14 +69,13 @@ def _die_with_server(descriptor: int) -> None:
 class _ModelProcess:
     """Handles frames one after another."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._calls = Calls(channel)
+    def __init__(self, sock: socket.socket, incoming: TensorMemory, outgoing: TensorMemory) -> None:
+        self._channel = Channel(sock, incoming, outgoing, self._handle_frame)
+        self._calls = Calls(self._channel)
         self._work: deque[tuple[int, Any]] = deque()
         self._execution: Execution | None = None
         self._reports = Reports()
         self._module: Any = None
-        channel.on_frame = self._handle_frame
 
     def _handle_frame(self, kind: int, body: memoryview) -> None:
         """Handle a frame on the thread that read it; executions are queued for the main thread."""

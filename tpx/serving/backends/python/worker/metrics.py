@@ -78,7 +78,8 @@ class MetricFamily:
         number = next(_IDS)
         name = arguments.text(name, "MetricFamily(): name")
         words = arguments.text(description, "MetricFamily(): description")
-        _create_on_server("MetricFamily", "family", id=number, name=name, help=words, kind=int(kind))
+        blame = "Error when creating MetricFamily: "
+        RUNTIME.calls.ask("family", blame=blame, id=number, name=name, help=words, kind=int(kind))
         self._number = number
 
     def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:  # noqa: N802 (Triton's name)
@@ -97,7 +98,7 @@ class MetricFamily:
         if series is None:
             series = Metric(self._kind)
             words = {"family": self._number, "labels": texts, "buckets": bounds}
-            _create_on_server("Metric", "metric", id=series._number, **words)
+            RUNTIME.calls.ask("metric", blame="Error when creating Metric: ", id=series._number, **words)
             self._series[key] = series
         return series
 
@@ -119,13 +120,6 @@ class MetricFamily:
         with suppress(Exception):  # the server and its metrics have gone
             numbers = [series._number for series in self._series.values()]
             RUNTIME.calls.tell("drop_family", id=number, metrics=numbers)
-
-
-def _create_on_server(what: str, verb: str, **words: object) -> None:
-    try:
-        RUNTIME.calls.ask(verb, **words)
-    except TritonModelException as exc:
-        raise TritonModelException(f"Error when creating {what}: {exc}") from None
 
 
 def _make_error(doing: str, why: str) -> TritonModelException:

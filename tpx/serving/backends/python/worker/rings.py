@@ -1,71 +1,75 @@
 """Shared memory between the server and a model's process, one ring for each direction.
 
 The memory has no name (memfd): no other process can open it, nothing is left behind when either end
-dies, and the size of /dev/shm does not matter. The server creates every segment. Each block begins with
+dies, and the size of /dev/shm does not matter. The server creates it with the process, much larger than
+needed: it is sparse, and only the part that the ring has grown to is ever touched. Each block begins with
 a byte that its writer sets and its reader clears with the last view, so freeing needs no message.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
-import sys
-import tempfile
-from collections import deque
-from collections.abc import Callable
+from bisect import bisect_left
 from typing import Any, Union
 
 import numpy as np
 
 Buffer = Union[bytes, bytearray, memoryview]
 
+RESERVED_BYTES = 16 << 30
+"""Address space of one direction, if the process may have as much."""
+_LEAST_BYTES = 32 << 20
 _ALIGNMENT = 64
 """Alignment of blocks in bytes; the first 64 bytes of each hold its flag."""
-FIRST_SEGMENT_BYTES = 1 << 20
+START = _ALIGNMENT
+"""Offset of the first block. Before it is the number of the last batch that the model has started."""
+_FIRST_BYTES = 1 << 20
 
 
-def create_segment(size: int) -> int:
-    """Return a descriptor of new memory that cannot shrink under its readers. Raises OSError."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.TemporaryFile() as file:
-            os.ftruncate(file.fileno(), size)
-            return os.dup(file.fileno())
+def create_memory(size: int) -> tuple[int, TensorMemory]:
+    """Return a descriptor and a mapping of new memory that cannot change its size. Raises OSError."""
     fd = os.memfd_create("tpx_backend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
-        if sys.platform == "linux":
-            import fcntl
-
-            add_seals, never_shrink, never_grow = 1033, 2, 4
-            fcntl.fcntl(fd, add_seals, never_shrink | never_grow)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return fd, TensorMemory(fd)
     except OSError:
         os.close(fd)
         raise
-    return fd
 
 
-def segment_size_for(block: int, before: int) -> int:
-    """Return the size of the next segment: several blocks of this size, and at least twice the one before."""
-    need = max(FIRST_SEGMENT_BYTES, 2 * before, 3 * (block + 2 * _ALIGNMENT))
-    return -(-need // mmap.PAGESIZE) * mmap.PAGESIZE
+def reserve_memory() -> tuple[int, TensorMemory]:
+    """Return new memory, less where the size of memory or files is limited. Raises OSError."""
+    size = RESERVED_BYTES
+    while True:
+        try:
+            return create_memory(size)
+        except OSError as exc:
+            if exc.errno not in (errno.ENOMEM, errno.EFBIG) or size <= _LEAST_BYTES:
+                raise
+        size //= 8
 
 
-class Segment:
-    """A mapped piece of shared memory, unmapped with its last view."""
+class TensorMemory:
+    """A mapping of shared memory, unmapped with its last view."""
 
     __slots__ = ("address", "memory", "size")
 
-    def __init__(self, fd: int, size: int) -> None:
-        self.size = size
-        mapped = mmap.mmap(fd, size)
+    def __init__(self, fd: int) -> None:
+        """Map the memory that a descriptor refers to; the descriptor can be closed. Raises OSError."""
+        self.size = os.fstat(fd).st_size
+        mapped = mmap.mmap(fd, self.size)
         self.memory = memoryview(mapped)
         self.address: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
 
     def view(self, location: int, size: int) -> memoryview:
         """Return the bytes of a block, which is freed with the last view of it."""
         at = location - _ALIGNMENT
-        if at < 0 or at % _ALIGNMENT or location + size > self.size:
-            raise ValueError(f"there is no block of {size} bytes at {at} in a segment of {self.size}")
+        if at < START or at % _ALIGNMENT or location + size > self.size:
+            raise ValueError(f"there is no block of {size} bytes at {at} in a memory of {self.size}")
         lease = _Lease(self, at, size)
         array: Any = np.asarray(lease)
         return memoryview(array)
@@ -74,69 +78,47 @@ class Segment:
 class _Lease:
     """Base object of every array over a block; frees the block when it is deleted."""
 
-    __slots__ = ("__array_interface__", "_at", "_segment")
+    __slots__ = ("__array_interface__", "_at", "_shared")
 
-    def __init__(self, segment: Segment, at: int, size: int) -> None:
-        self._segment = segment
+    def __init__(self, shared: TensorMemory, at: int, size: int) -> None:
+        self._shared = shared
         self._at = at
         self.__array_interface__ = {
-            "data": (segment.address + at + _ALIGNMENT, False),
+            "data": (shared.address + at + _ALIGNMENT, False),
             "shape": (size,),
             "typestr": "|u1",
             "version": 3,
         }
 
     def __del__(self) -> None:
-        self._segment.memory[self._at] = 0
-
-
-class NoRoom(Exception):
-    """The segment is full, or there is none."""
+        self._shared.memory[self._at] = 0
 
 
 class Ring:
-    """Allocates blocks in a segment; the oldest are freed first."""
+    """Allocates blocks in a part of shared memory, one after another, around those that are still read.
 
-    def __init__(self) -> None:
-        self._segment: Segment | None = None
-        self._blocks: deque[tuple[int, int]] = deque()
-        self._at = 0
+    The part grows when there is no room. It begins again at the start whenever all blocks have been read.
+    """
 
-    @property
-    def size(self) -> int:
-        """Return the size of the segment in bytes."""
-        return 0 if self._segment is None else self._segment.size
+    def __init__(self, shared: TensorMemory) -> None:
+        self._memory = shared.memory
+        self._most = shared.size
+        self._end = START
+        """End of the part in use."""
+        self._blocks: list[tuple[int, int]] = []
+        """Start and end of each block, in the order of their addresses."""
+        self._newest = -1
+        """Index of the block that was allocated last."""
+        self._unsent: list[int] = []
+        """Starts of the blocks that no frame has told the reader of."""
 
-    def use(self, segment: Segment) -> None:
-        """Write to this segment from now on. Blocks in the one before remain until they are read."""
-        self._segment = segment
-        self._blocks.clear()
-        self._at = 0
-
-    def put(self, data: Buffer, size: int) -> int:
-        """Copy `data` into a block and return its offset. Raises NoRoom."""
-        segment = self._segment
-        if segment is None:
-            raise NoRoom
-        memory = segment.memory
-        blocks = self._blocks
-        while blocks and not memory[blocks[0][0]]:
-            blocks.popleft()
-        need = _ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT
-        segment, blocks = self._segment, self._blocks
-        assert segment is not None
-        at = self._at if blocks else 0
-        if blocks and at <= blocks[0][0]:
-            if at + need > blocks[0][0]:
-                raise NoRoom
-        elif at + need > segment.size:
-            if not blocks or need > blocks[0][0]:
-                raise NoRoom
-            at = 0
-        self._at = at + need
-        blocks.append((at, need))
+    def put(self, data: Any, size: int) -> int:
+        """Copy `data` into a block and return its offset. Raises MemoryError if all memory is in use."""
+        memory = self._memory
+        at = self._allocate(_ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT)
         start = at + _ALIGNMENT
         memory[at] = 1
+        self._unsent.append(at)
         if size >= 1 << 16:
             # numpy copies without the interpreter lock
             target = np.frombuffer(memory, np.uint8, size, start)
@@ -145,23 +127,52 @@ class Ring:
             memory[start : start + size] = memoryview(data).cast("B")
         return start
 
-
-class GrowingRing:
-    """A ring that asks for a larger segment when a block does not fit."""
-
-    def __init__(self, grow: Callable[[int], Segment]) -> None:
-        """Create a ring; `grow` returns a segment of at least the given size, and may raise."""
-        self._grow = grow
-        self._ring = Ring()
-
-    def forget(self) -> None:
+    def close(self) -> None:
         """Stop writing; the memory is freed with its last reader."""
-        self._ring = Ring()
+        self._memory = memoryview(b"")
+        self._most, self._end, self._newest = 0, START, -1
+        self._blocks.clear()
+        self._unsent.clear()
 
-    def put(self, data: Any, size: int) -> int:
-        """Copy `data` into a block and return its offset. Raises what `grow` raises."""
-        try:
-            return self._ring.put(data, size)
-        except NoRoom:
-            self._ring.use(self._grow(segment_size_for(size, self._ring.size)))
-            return self._ring.put(data, size)
+    def sent(self) -> None:
+        """Leave the blocks allocated since the last call to the reader."""
+        self._unsent.clear()
+
+    def take_back(self) -> None:
+        """Free the blocks allocated since the last call of `sent`: their frame is not sent."""
+        for at in self._unsent:
+            self._memory[at] = 0
+        self._unsent.clear()
+
+    def _allocate(self, need: int) -> int:
+        memory, blocks = self._memory, self._blocks
+        if blocks and not memory[blocks[self._newest][0]]:
+            # the newest has been read, and the others probably, too
+            newest = blocks[self._newest]
+            blocks[:] = [block for block in blocks if memory[block[0]]]
+            self._newest = bisect_left(blocks, newest) - 1
+        index = self._newest + 1
+        at = blocks[index - 1][1] if index else START
+        laps = 0
+        while True:
+            last = index == len(blocks)
+            if at + need <= (self._end if last else blocks[index][0]):
+                break
+            if not last and not memory[blocks[index][0]]:
+                del blocks[index]
+            elif not last:
+                at, index = blocks[index][1], index + 1
+            elif laps:
+                self._grow(at, need)
+            else:
+                at, index, laps = START, 0, 1
+        blocks.insert(index, (at, at + need))
+        self._newest = index
+        return at
+
+    def _grow(self, at: int, need: int) -> None:
+        """Extend the part in use for a block at its end. Raises MemoryError."""
+        self._newest = len(self._blocks) - 1
+        if at + need > self._most:
+            raise MemoryError(f"the server has no shared memory of {need} bytes for the tensors")
+        self._end = min(self._most, max(_FIRST_BYTES, 2 * self._end, at + 3 * need))

@@ -38,28 +38,22 @@ def load_model(model_name: str, config: str = "", files: Any = None) -> None:
         if not isinstance(content, bytes):
             raise arguments.wrong(content, f"load_model(): file '{path}'", "bytes")
         packed[arguments.text(path, "load_model(): each path of files")] = base64.b64encode(content).decode()
-    _ask_server("load model", "load", **words, files=packed)
+    RUNTIME.calls.ask("load", blame="Failed to load model: ", **words, files=packed)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model. Raises TypeError, TritonModelException."""
     model = arguments.text(model_name, "unload_model(): model_name")
     dependents = arguments.flag(unload_dependents, "unload_model(): unload_dependents")
-    _ask_server("unload model", "unload", model=model, dependents=dependents)
+    RUNTIME.calls.ask("unload", blame="Failed to unload model: ", model=model, dependents=dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Return whether a model is ready. Raises TypeError, and TritonModelException for an invalid version."""
     model = arguments.text(model_name, "is_model_ready(): model_name")
     version = arguments.text(model_version, "is_model_ready(): model_version")
-    return bool(_ask_server("check model readiness", "ready", model=model, version=version))
-
-
-def _ask_server(doing: str, verb: str, **words: object) -> Any:
-    try:
-        return RUNTIME.calls.ask(verb, **words)
-    except TritonModelException as exc:
-        raise TritonModelException(f"Failed to {doing}: {exc}") from None
+    blame = "Failed to check model readiness: "
+    return bool(RUNTIME.calls.ask("ready", blame=blame, model=model, version=version))
 
 
 def get_model_dir() -> str:

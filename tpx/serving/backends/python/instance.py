@@ -11,24 +11,26 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tpx.errors import Code, ExecutionError, LoadError
+from tpx.errors import Code, ExecutionError, LoadError, NotReady, TpxError
 from tpx.protocol.json_values import JsonObject
-from tpx.serving.backends.contract import CompletionSink
 from tpx.serving.backends.python.connection import WorkerConnection
-from tpx.serving.backends.python.encoding import AnswerDecoder, SequenceTensors, encode_null, encode_request
+from tpx.serving.backends.python.encoding import AnswerDecoder, added_tensors, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
-from tpx.serving.backends.python.process import ChildProcess, Restarts, short_of
+from tpx.serving.backends.python.process import ChildProcess, Restarts
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import Buffer
-from tpx.serving.batch import Batch
+from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.host import Host
+from tpx.serving.instance import CompletionSink
+from tpx.serving.polling import BusyPolling
 from tpx.serving.request import InferRequest, RequestTrace
-from tpx.serving.stacking.base import Stacking
-from tpx.serving.stacking.sequences import null_request
+from tpx.serving.stacking.sequences import SequenceStacking, null_request
 
 log = logging.getLogger(__name__)
 
+_clock = time.perf_counter_ns
+_WARM_UP_S = 600
 _READY_TIMEOUT_S = 5.0
 _KILLED_S = 5.0
 
@@ -42,78 +44,118 @@ class InstanceSettings:
     words: JsonObject
     """Arguments for `initialize`."""
     decoupled: bool
-    batched: bool
-    """True if its tensors have a batch dimension."""
     end_timeout_s: float
     start: Callable[[], ChildProcess]
     """Start a process; blocks."""
 
 
-class PythonExecutor:
-    """Implements RemoteExecutor."""
+_FIRST_GUESS_NS = 1_000_000
+_DEPTHS = ((300_000, 8), (3_000_000, 2))
 
-    def __init__(self, settings: InstanceSettings, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+
+class QueueDepth:
+    """Batches per process, computing or queued there, by the average duration of an execution.
+
+    A hand-over costs more than executing a short model. For long models none is queued, because another
+    process could have started it.
+    """
+
+    FIRST = 2
+
+    def __init__(self) -> None:
+        self.usual_ns = _FIRST_GUESS_NS
+        """Average duration of an execution."""
+
+    def after(self, took_ns: int) -> int:
+        """Return the depth after another execution."""
+        self.usual_ns += (took_ns - self.usual_ns) >> 3
+        return next((depth for most_ns, depth in _DEPTHS if self.usual_ns <= most_ns), 1)
+
+
+class PythonInstance:
+    """Implements RemoteInstance; used on the event loop, except where Instance says otherwise."""
+
+    compute = None
+    _sequences: SequenceStacking | None
+    _answers: AnswerDecoder
+    _polling: BusyPolling
+
+    def __init__(self, settings: InstanceSettings, host: Host, process: ChildProcess | None) -> None:
+        """Begin to initialize the model in `process`, or in a new one. Not called on the event loop."""
+        self.name = settings.name
         self.alive = False
+        self.depth = QueueDepth.FIRST
         self.failure = ""
         self.has_readiness_hook = False
-        self.on_change: Callable[[], None] = lambda: None
+        self._sink: CompletionSink | None = None
+        self._leaving = False
+        self._depths = QueueDepth()
         self._settings = settings
         self._host = host
-        self._loop = loop
+        self._loop = host.loop
         self._restarts = Restarts()
         self._process: ChildProcess | None = None
         self._connection: WorkerConnection | None = None
         self._services: Services | None = None
-        self._sequences = SequenceTensors()
-        self._answers = AnswerDecoder(self._sequences)
         self._initialized: asyncio.Future[JsonObject] | None = None
         self._finalized: asyncio.Future[None] | None = None
         self._asked: asyncio.Future[bool] | None = None
         """Pending answer to `is_ready`, shared by all callers that ask meanwhile."""
         self._numbers = 0
         self._batches: dict[int, HeldBatch] = {}
+        """Batches it holds, in order; the first is computing, as far as known here."""
         self._held: dict[int, Held] = {}
         self._closing = asyncio.Event()
         self._restarting: asyncio.Task[None] | None = None
-        self._starting: Future[None] | None = None
+        self._starting = asyncio.run_coroutine_threadsafe(self._start(process), self._loop)
 
     @property
     def _unhealthy(self) -> str:
-        return f"Stub process '{self._settings.name}' is not healthy."
+        return f"Stub process '{self.name}' is not healthy."
+
+    @property
+    def held(self) -> int:
+        return len(self._batches)
+
+    @property
+    def abandoned(self) -> int:
+        return sum(request.cancelled for held in self._batches.values() for request in held.batch.requests)
+
+    @property
+    def left(self) -> bool:
+        return self._leaving and not self._batches
 
     # life
 
-    def begin(self, process: ChildProcess | None) -> None:
-        """Initialize the model in `process`, or in a new one. Called from any thread except the loop's."""
-        self._starting = asyncio.run_coroutine_threadsafe(self.start(process), self._loop)
+    def start(self) -> None:
+        self._starting.result()
 
-    def wait_until_started(self) -> None:
-        if self._starting is not None:
-            self._starting.result()
+    def warm(self, batch: Batch) -> TpxError | None:
+        sink = _WarmUp(len(batch.requests))
+        self._loop.call_soon_threadsafe(lambda: self._submit(batch, sink))
+        return sink.done.result(_WARM_UP_S)
 
-    async def start(self, process: ChildProcess | None = None) -> None:
+    def begin(self, sink: CompletionSink) -> None:
+        self._sink = sink
+
+    def leave(self) -> None:
+        self._leaving = True
+
+    async def _start(self, process: ChildProcess | None = None) -> None:
         """Initialize the model. Raises LoadError."""
         if process is None:
             process = await self._loop.run_in_executor(None, self._settings.start)
         self._process = process
         if self._closing.is_set():
-            process.socket.close()
-            process.kill()
-            await self._loop.run_in_executor(None, process.end, 1.0)
-            raise LoadError(f"{self._settings.name} is no longer needed")
+            await self._loop.run_in_executor(None, process.abandon)
+            raise LoadError(f"{self.name} is no longer needed")
         self._initialized = self._loop.create_future()
-        try:
-            connection = WorkerConnection(self._loop, process.socket, self._handle_frame, self._handle_exit)
-        except OSError as exc:
-            process.socket.close()
-            process.kill()
-            raise LoadError(
-                f"no shared memory for {self._settings.name}: {exc.strerror}", code=short_of(exc)
-            ) from exc
-        self._connection = connection
+        connection = self._connection = WorkerConnection(
+            self._loop, process.socket, process.memory, self._handle_frame, self._handle_exit
+        )
         if process.exited >= 0:
             self._loop.add_reader(process.exited, self._kill_survivors)
-        self._services = Services(connection, self._host, self._settings.model)
+        self._services = Services(connection, self._host, self._settings.model, self._find_trace)
         connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
         answer = await self._initialized
         if "error" in answer or not connection.open:
@@ -121,16 +163,19 @@ class PythonExecutor:
             raise LoadError(answer.get("error", self._unhealthy))
         self.has_readiness_hook = answer["asks_ready"]
         self.alive = True
-        self.on_change()
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._sink is not None:
+            self._sink.look()
 
     def close(self) -> None:
         try:
             ending = asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop)
             ending.result(self._settings.end_timeout_s + 5)
-            if self._starting is not None:
-                self._starting.exception(_KILLED_S)  # a process that was starting has been killed too
+            self._starting.exception(_KILLED_S)  # a process that was starting has been killed too
         except (RuntimeError, FutureTimeout):
-            log.warning("the process of %s did not end in time", self._settings.name)
+            log.warning("the process of %s did not end in time", self.name)
         if self._process is not None:
             self._process.end(1.0)
 
@@ -147,7 +192,7 @@ class PythonExecutor:
             try:
                 await asyncio.wait_for(self._finalized, self._settings.end_timeout_s)
             except TimeoutError:
-                log.warning("finalize of %s did not end in time: it is killed", self._settings.name)
+                log.warning("finalize of %s did not end in time: it is killed", self.name)
                 if self._process is not None:
                     self._process.kill()
         if connection is not None:
@@ -177,13 +222,13 @@ class PythonExecutor:
         assert self._connection is not None
         self._fail_held(self._connection.begun)
         if was_alive:
-            log.error("the process of %s has ended unexpectedly", self._settings.name)
+            log.error("the process of %s has ended unexpectedly", self.name)
             self._restarting = self._loop.create_task(self._restart())
 
     def _fail_held(self, begun: int) -> None:
         """Fail the requests of the batch that the process had started; other batches may run elsewhere."""
         error = ExecutionError(
-            f"Failed to process the request(s) for model '{self._settings.name}', message: {self._unhealthy}",
+            f"Failed to process the request(s) for model '{self.name}', message: {self._unhealthy}",
             code=Code.UNAVAILABLE,
         )
         batches, self._batches = self._batches, {}
@@ -199,28 +244,28 @@ class PythonExecutor:
             batch.release()
         for batch in reversed(untouched):
             batch.give_back()
-        self.on_change()
+        self._notify()
 
     async def _restart(self) -> None:
         """Restart the process with increasing delays; give up if it keeps crashing."""
-        name = self._settings.name
+        name = self.name
         try:
             while True:
                 if self._process is not None:
                     await self._loop.run_in_executor(None, self._process.end, 1.0)
-                delay_s = self._restarts.died(time.perf_counter_ns())
+                delay_s = self._restarts.died(_clock())
                 if delay_s is None:
                     self.failure = (
                         f"Stub process '{name}' is not healthy: it has died repeatedly and is no longer "
                         "restarted. Fix the cause, then load the model again."
                     )
                     log.error("%s", self.failure)
-                    self.on_change()
+                    self._notify()
                     return
                 if await self._wait_for_close(delay_s):
                     return
                 try:
-                    await self.start()
+                    await self._start()
                 except LoadError as exc:
                     if self._closing.is_set():
                         return
@@ -241,11 +286,20 @@ class PythonExecutor:
 
     # work
 
-    def use(self, stacking: Stacking) -> None:
-        self._sequences = SequenceTensors(stacking, batched=self._settings.batched)
+    def use(self, stacking: Stacking, polling: BusyPolling) -> None:
+        self._polling = polling
+        self._sequences = stacking if isinstance(stacking, SequenceStacking) else None
         self._answers = AnswerDecoder(self._sequences)
 
-    def submit(self, batch: Batch, sink: CompletionSink) -> None:
+    def submit(self, batch: Batch) -> None:
+        assert self._sink is not None
+        if not self._batches:
+            batch.started_ns = _clock()
+            self._polling.handed_over(batch.started_ns, self._depths.usual_ns)
+        self._submit(batch, self._sink)
+
+    def _submit(self, batch: Batch, sink: CompletionSink) -> None:
+        """Compute a batch. If the process dies, batches that it has started are answered with errors."""
         connection = self._connection
         assert connection is not None
         self._numbers += 1
@@ -254,23 +308,28 @@ class PythonExecutor:
         for index, request in enumerate(batch.requests):
             self._numbers += 1
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
+        if not connection.open:  # the process died in an earlier warm-up
+            self._fail_unsent(held_batch, self._unhealthy)
+            return
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests) + batch.empty)]
-        sequences = self._sequences if self._sequences.any else None
+        sequences = self._sequences
         try:
             for held in batch.by_row(held_batch.held):
                 if held is None:
                     self._add_null(batch.requests[0], parts, connection)
                     continue
                 request = held.request
-                added = sequences.added(request) if sequences is not None else ()
+                added = added_tensors(sequences, request, request) if sequences is not None else ()
                 encode_request(held.handle, request, added, parts)
                 buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
                 connection.add_tensors(parts, buffers)
-        except OSError as exc:
-            self._fail_unsent(held_batch, f"no shared memory for the tensors of a request: {exc.strerror}")
+        except MemoryError as exc:
+            connection.drop_tensors()
+            self._fail_unsent(held_batch, str(exc))
             return
         except (ValueError, OverflowError, struct.error) as exc:
             # not text, or a number out of range for a frame
+            connection.drop_tensors()
             self._fail_unsent(held_batch, f"a request cannot be given to the model: {exc}")
             return
         self._batches[number] = held_batch
@@ -284,7 +343,7 @@ class PythonExecutor:
     def _add_null(self, request: InferRequest, parts: list[Buffer], connection: WorkerConnection) -> None:
         """Add an empty row to the batch of `request`; its response is dropped."""
         self._numbers += 1
-        added = self._sequences.added_to_null(request)
+        added = added_tensors(self._sequences, None, request)
         encode_null(self._numbers, request.head, added, parts)
         connection.add_tensors(parts, [*null_request(request).buffers, *[tensor.data for tensor in added]])
 
@@ -316,7 +375,7 @@ class PythonExecutor:
         try:
             self._dispatch(kind, body)
         except Exception:  # one process' boundary: an invalid frame
-            log.exception("the process of %s has sent an invalid frame and is stopped", self._settings.name)
+            log.exception("the process of %s has sent an invalid frame and is stopped", self.name)
             if self._process is not None:
                 self._process.kill()
             if self._connection is not None:
@@ -337,7 +396,7 @@ class PythonExecutor:
                 self._finalized.set_result(None)
         else:
             assert self._services is not None
-            self._services.take(kind, body, self._find_trace)
+            self._services.take(kind, body)
             if kind == frames.CALL:
                 self._cancel_abandoned_calls()
 
@@ -374,9 +433,7 @@ class PythonExecutor:
         batch.executed(read_ns, began_ns, computed_ns)
         if failed:
             message = bytes(body[at + frames.SIZE.size :]).decode(errors="replace")
-            batch.fail(
-                f"Failed to process the request(s) for model '{self._settings.name}', message: {message}"
-            )
+            batch.fail(f"Failed to process the request(s) for model '{self.name}', message: {message}")
         else:
             assert self._connection is not None
             take, connection = self._answers.take, self._connection
@@ -391,6 +448,13 @@ class PythonExecutor:
             if held.over:
                 known.pop(held.handle, None)
         del self._batches[number]
+        for following in self._batches.values():
+            following.batch.started_ns = following.batch.started_ns or _clock()
+            break
+        if batch.sink is self._sink:  # and not a warm-up
+            self.depth = self._depths.after(computed_ns - began_ns)
+            if not self._batches:
+                self._polling.computed(read_ns, _clock())
         batch.release()
 
     def _handle_response(self, body: memoryview) -> None:
@@ -416,3 +480,45 @@ class PythonExecutor:
 def _is_after(number: int, begun: int) -> bool:
     """Return whether a batch was sent after the last one that the process started; numbers wrap around."""
     return not begun or 0 < (number - begun) & 0xFFFFFFFF < 1 << 31
+
+
+class _WarmUp:
+    """Implements CompletionSink for a warm-up batch."""
+
+    def __init__(self, requests: int) -> None:
+        self.done: Future[TpxError | None] = Future()
+        self._left = requests
+        self._error: TpxError | None = None
+
+    def computed(self, batch: Batch) -> None:
+        self.answered(batch)
+
+    def answered(self, batch: Batch) -> None:
+        if batch.requests:  # empty if all requests were answered separately
+            self._finish(self._error or batch.error)
+
+    def released(self, batch: Batch) -> None:
+        """Do nothing: there is no other batch."""
+
+    def responded(self, early: EarlyResponse) -> None:
+        if early.request.backpressure is not None:
+            early.request.backpressure.delivered(early.size)
+        self._error = self._error or early.response.error
+        if early.response.final:
+            self._left -= 1
+            if not self._left:
+                self._finish(self._error)
+
+    def again(self, request: InferRequest) -> None:  # noqa: ARG002
+        """Refuse: rescheduling a warm-up request would never end, and one execution warms enough."""
+        self._finish(None)
+
+    def look(self) -> None:
+        """Do nothing: there is no other batch."""
+
+    def returned(self, batch: Batch) -> None:  # noqa: ARG002
+        self._finish(NotReady("the process has ended before it was warmed up"))
+
+    def _finish(self, error: TpxError | None) -> None:
+        if not self.done.done():
+            self.done.set_result(error)

@@ -1,12 +1,37 @@
 """The seam between a dispatcher and what computes batches: a thread, the event loop, or a process."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from tpx.errors import TpxError
-from tpx.serving.backends.contract import CompletionSink
-from tpx.serving.batch import Batch
+from tpx.serving.batch import Batch, EarlyResponse, Stacking
+from tpx.serving.polling import BusyPolling
+from tpx.serving.request import InferRequest
+
+
+class CompletionSink(Protocol):
+    """Gives batches to instances and receives the results; every method is called on the event loop."""
+
+    def computed(self, batch: Batch) -> None:
+        """Handle the end of a batch: `released` and `answered` in one call."""
+
+    def answered(self, batch: Batch) -> None:
+        """Deliver a finished batch's responses that were not `responded`; not called for decoupled models."""
+
+    def released(self, batch: Batch) -> None:
+        """Give the instance its next batch. This one may still be unanswered."""
+
+    def responded(self, early: EarlyResponse) -> None:
+        """Deliver a response to one request before its batch has ended."""
+
+    def again(self, request: InferRequest) -> None:
+        """Queue a request again because the model rescheduled it; its batch is already released."""
+
+    def returned(self, batch: Batch) -> None:
+        """Return a batch that the exited process had not started; another instance may compute it."""
+
+    def look(self) -> None:
+        """Hand out batches again, because the instance has become alive or has failed for good."""
 
 
 class Instance(Protocol):
@@ -73,10 +98,11 @@ class Instance(Protocol):
         """Finish the batches it holds and end; not on the event loop."""
 
 
-def close_together(instances: Sequence[Instance]) -> None:
-    """Close instances in parallel, because a process may take long to finalize. Blocks."""
-    if len(instances) == 1:
-        instances[0].close()
-    elif instances:
-        with ThreadPoolExecutor(len(instances)) as pool:
-            list(pool.map(lambda instance: instance.close(), instances))
+@runtime_checkable
+class RemoteInstance(Instance, Protocol):
+    """An instance in another process, which an open model creates itself."""
+
+    def use(self, stacking: Stacking, polling: BusyPolling) -> None:
+        """Set how requests are stacked into batches, and what keeps the event loop awake for responses;
+        called before `start`.
+        """
