@@ -62,8 +62,8 @@ class ResponseCache:
         `copies` are copies of its outputs, if they exist already.
         """
         began_ns = _clock()
-        if self.takes(key, response):
-            size = _entry_bytes(response)
+        size = _entry_bytes(response)
+        if key not in self._entries and size <= self.size_bytes:
             while self.used_bytes + size > self.size_bytes:
                 _, (_, freed) = self._entries.popitem(last=False)
                 self.used_bytes -= freed

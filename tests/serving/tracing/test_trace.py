@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.tracing.settings import Level
-from tpx.serving.tracing.trace import Trace, encode
+from tpx.serving.tracing.trace import TensorSeen, Trace, encode
 
 BOTH: tuple[Level, ...] = ("TIMESTAMPS", "TENSORS")
 
@@ -175,3 +176,17 @@ def test_its_end_is_told() -> None:
     trace = Trace(itertools.count(1).__next__, BOTH, ended.append)
     trace.end()
     assert ended == [trace]
+
+
+def test_the_text_of_a_large_tensor_is_made_in_pieces() -> None:
+    """At once, it would keep all other threads waiting, and take 128 bytes per element."""
+    values = np.linspace(0, 1, 200_000, dtype=np.float32)
+    seen = TensorSeen("TENSOR_QUEUE_INPUT", Tensor.from_numpy("x", values))
+    tracemalloc.start()
+    try:
+        record: Any = seen.record(1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100 * len(values)
+    assert np.array_equal(np.array(record["tensor"]["data"].split(","), np.float32), values)

@@ -8,7 +8,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +23,8 @@ _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 _NO_VERSION = "ff"
 _SAMPLED = 1
 _MAX_STATE = 512
+_ELEMENTS_AT_ONCE = 4096
+"""Number of elements that numpy formats before other threads may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,16 +256,20 @@ def encode(trace: Trace) -> bytes:
     return orjson.dumps(trace.records())[1:-1]
 
 
-def _format_elements(tensor: Tensor) -> list[str]:
-    """Return the elements of a tensor as text, each as short as it can be read back."""
+def _format_elements(tensor: Tensor) -> Iterator[str]:
+    """Yield the elements of a tensor as text, each as short as it can be read back."""
     if tensor.datatype == "BYTES":
-        return ['"' + item.decode("utf-8", "backslashreplace") + '"' for item in _split_strings(tensor)]
+        for item in _split_strings(tensor):
+            yield '"' + item.decode("utf-8", "backslashreplace") + '"'
+        return
     array = tensor.numpy().reshape(-1)
     if tensor.datatype == "BOOL":
         array = array.astype(np.uint8)
     elif tensor.datatype == "BF16":
         array = (array.astype(np.uint32) << 16).view(np.float32)
-    return [text.removesuffix(".0") for text in array.astype(str).tolist()]
+    for at in range(0, len(array), _ELEMENTS_AT_ONCE):
+        for text in array[at : at + _ELEMENTS_AT_ONCE].astype(str).tolist():
+            yield text.removesuffix(".0")
 
 
 def _split_strings(tensor: Tensor) -> list[bytes]:

@@ -39,3 +39,26 @@ def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
         theirs.close()
 
     asyncio.run(scene())
+
+
+def test_a_connection_may_be_closed_by_a_frame_of_a_later_turn() -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
+        loop, failures = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        taken: list[bytes] = []
+
+        def take(_: int, body: memoryview) -> None:
+            taken.append(bytes(body))
+            if len(taken) == 10:
+                connection.close()
+
+        connection = WorkerConnection(loop, ours, take, gone.set, clock=lambda: next(milliseconds))
+        theirs.sendall(b"".join(frames.framed(frames.READY, [b"%d" % number]) for number in range(20)))
+        await asyncio.wait_for(gone.wait(), 10)
+        await asyncio.sleep(0)
+        assert (len(taken), failures) == (10, [])
+        theirs.close()
+
+    asyncio.run(scene())

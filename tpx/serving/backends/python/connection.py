@@ -133,12 +133,10 @@ class WorkerConnection:
 
     def _resume(self) -> None:
         """Handle the frames that a turn has left over, before more are read."""
-        if not self.open:
-            return
-        if self._handle_frames():
-            self._loop.add_reader(self._sock.fileno(), self._handle_readable)
-        else:
+        if self.open and not self._handle_frames():
             self._loop.call_soon(self._resume)
+        elif self.open:
+            self._loop.add_reader(self._sock.fileno(), self._handle_readable)
 
     def _handle_frames(self) -> bool:
         """Handle complete frames, for one turn at most. Return False if some are left and it is open."""
