@@ -7,21 +7,28 @@ import socket
 
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.rings import reserve_memory
+from tpx.serving.backends.python.worker.rings import TensorMemory, reserve_memory
+
+
+def tensor_memory() -> list[TensorMemory]:
+    """Memory for both directions."""
+    both = []
+    for _ in range(2):
+        descriptor, memory = reserve_memory()
+        os.close(descriptor)
+        both.append(memory)
+    return both
 
 
 def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
     async def scene() -> None:
         ours, theirs = socket.socketpair()
-        (to_model, outgoing), (from_model, incoming) = reserve_memory(), reserve_memory()
-        os.close(to_model)
-        os.close(from_model)
         milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
         taken: list[bytes] = []
         WorkerConnection(
             asyncio.get_running_loop(),
             ours,
-            (outgoing, incoming),
+            tensor_memory(),
             lambda _, body: taken.append(bytes(body)),
             gone.set,
             clock=lambda: next(milliseconds),
@@ -54,7 +61,9 @@ def test_a_connection_may_be_closed_by_a_frame_of_a_later_turn() -> None:
             if len(taken) == 10:
                 connection.close()
 
-        connection = WorkerConnection(loop, ours, take, gone.set, clock=lambda: next(milliseconds))
+        connection = WorkerConnection(
+            loop, ours, tensor_memory(), take, gone.set, clock=lambda: next(milliseconds)
+        )
         theirs.sendall(b"".join(frames.framed(frames.READY, [b"%d" % number]) for number in range(20)))
         await asyncio.wait_for(gone.wait(), 10)
         await asyncio.sleep(0)
