@@ -10,6 +10,7 @@ from pathlib import Path
 from google.protobuf import json_format
 
 from tpx.errors import ConfigError, LoadError
+from tpx.processors import usable_processors
 from tpx.protocol import model_config
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
@@ -85,9 +86,11 @@ def merge(config: ModelConfig, completed: JsonObject) -> None:
 
 _SETTINGS = """
 shm-default-byte-size shm-growth-byte-size shm-region-prefix-name shm_message_queue_size thread-pool-size
-python-runtime stub-timeout-seconds stub-health-check-interval default-max-batch-size cmdline
+python-runtime stub-timeout-seconds stub-health-check-interval default-max-batch-size spin-microseconds
+cmdline
 """
 _END_TIMEOUT_S = 30
+_SPIN_US = 100
 
 
 class PythonBackend:
@@ -156,6 +159,8 @@ class PythonModel:
             raise ConfigError(f"model '{config.name}': parameter {key} must be yes or no, got '{text}'")
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonInstance:
+        # on one core a spinning reader would starve the process it waits for
+        spin_us = self._read_setting("spin-microseconds", _SPIN_US if usable_processors() >= 2 else 0)
         settings = InstanceSettings(
             name=spec.name,
             model=config.name,
@@ -165,6 +170,7 @@ class PythonModel:
             words={
                 **self._source,
                 "instance": spec.name,
+                "spin_ns": spin_us * 1000,
                 "decoupled": config.model_transaction_policy.decoupled,
                 "args": {
                     "model_config": json.dumps(model_config.to_json(config)),

@@ -5,15 +5,14 @@ There is no dedicated reader thread, because every request would then pay for a 
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.frames import HEADER, Buffer
 from tpx.serving.backends.python.worker.rings import Ring, TensorMemory
+from tpx.serving.backends.python.worker.waiting import Waiting
 
 _READ_BYTES = 32 << 10
 """Below the size from which the allocator maps memory anew for each read."""
@@ -35,8 +34,7 @@ class Channel:
     ) -> None:
         self._sock = sock
         self._on_frame = on_frame
-        self._poll: Any = select.poll()
-        self._poll.register(sock.fileno(), select.POLLIN)
+        self.waiting = Waiting(sock.fileno())
         self._sending = threading.RLock()
         self._changed = threading.Condition(threading.Lock())
         self._reading = False
@@ -118,7 +116,7 @@ class Channel:
                 return
             self._reading = True
         try:
-            while self._poll.poll(0):
+            while self.waiting.here():
                 self._read_frames()
         finally:
             with self._changed:
@@ -144,6 +142,9 @@ class Channel:
 
     def _read_frames(self) -> None:
         """Wait for data and handle the complete frames."""
+        # the pump thread may be slow; spinning there would take the interpreter lock from others
+        if self._pump is None:
+            self.waiting.until_readable()
         try:
             data = self._sock.recv(_READ_BYTES)
         except OSError as exc:

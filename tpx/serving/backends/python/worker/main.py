@@ -173,6 +173,7 @@ class _ModelProcess:
             execution = Execution(
                 self._channel, words["instance"], self._reports, decoupled=words["decoupled"]
             )
+            self._channel.waiting.spin_for(words["spin_ns"])
             execution.model = module.TritonPythonModel()
             if hasattr(execution.model, "initialize"):
                 execution.model.initialize(words["args"])
