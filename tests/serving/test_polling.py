@@ -68,22 +68,10 @@ def test_a_pause_ends_the_polling_at_once_and_trust_has_to_be_earned_anew() -> N
     assert loop.polled(30_000)[:8] == [0] * 8
 
 
-def test_the_loop_polls_for_the_response_of_a_short_execution_elsewhere() -> None:
-    loop = Loop()
-    loop.polling.handed_over(loop.now_ns, 20_000)
-    assert loop.wait(100_000) == 100_000
-    loop.polling.computed(loop.now_ns - 100_000, loop.now_ns)
-    assert loop.wait(10**9) < 4000
-    loop.polling.handed_over(loop.now_ns, 20_000)
-    assert loop.wait(10**9) in range(4 * POLL_NS, 4 * POLL_NS + 4000)
-    loop.polling.handed_over(loop.now_ns, POLL_NS)
-    assert loop.wait(10**9) == 0
-
-
 def test_without_time_to_poll_the_loop_never_does() -> None:
     loop = Loop(0)
     assert not any(loop.polled(0))
-    loop.polling.handed_over(loop.now_ns, 0)
+    loop.compute(0)
     assert loop.due == []
 
 

@@ -5,7 +5,6 @@ from typing import Protocol, runtime_checkable
 
 from tpx.errors import TpxError
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
-from tpx.serving.polling import BusyPolling
 from tpx.serving.request import InferRequest
 
 
@@ -102,7 +101,5 @@ class Instance(Protocol):
 class RemoteInstance(Instance, Protocol):
     """An instance in another process, which an open model creates itself."""
 
-    def use(self, stacking: Stacking, polling: BusyPolling) -> None:
-        """Set how requests are stacked into batches, and what keeps the event loop awake for responses;
-        called before `start`.
-        """
+    def use(self, stacking: Stacking) -> None:
+        """Set how requests are stacked into batches; called before `start`."""

@@ -177,7 +177,7 @@ class ServedModel(Served):
         kept = None
         instance: Instance
         if isinstance(executor, RemoteInstance):
-            executor.use(self._stacking, self._polling)
+            executor.use(self._stacking)
             self.in_processes = True
             instance = executor
         else:

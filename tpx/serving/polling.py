@@ -15,14 +15,12 @@ _PROCESSORS = 2
 """Processors that polling needs: on a single one the client would wait for it."""
 _TRUSTED = 8
 """Requests in a row that must come soon before the loop polls."""
-_HAND_OVER = 4
-"""Time to poll for a response from another process, as a multiple of that for a request."""
 
 
 class BusyPolling:
-    """Keeps the event loop polling while a request or a response is about to arrive, of any model."""
+    """Keeps the event loop polling between requests that follow each other closely, to any model."""
 
-    __slots__ = ("_call_soon", "_clock", "_ended_ns", "_ends_ns", "_poll_ns", "_polling", "_score")
+    __slots__ = ("_call_soon", "_clock", "_ended_ns", "_poll_ns", "_polling", "_score")
 
     def __init__(
         self,
@@ -35,35 +33,24 @@ class BusyPolling:
         self._call_soon = call_soon
         self._clock = clock
         self._ended_ns = 0
-        self._ends_ns = 0
         self._score = 0
         self._polling = False
 
     def computed(self, started_ns: int, ended_ns: int) -> None:
         """Note a computed request whose response is about to be sent: poll if requests follow closely."""
         gap_ns = started_ns - self._ended_ns
-        self._ended_ns = self._ends_ns = ended_ns
+        self._ended_ns = ended_ns
         if gap_ns > 2 * self._poll_ns:  # twice: without polling the gap includes the time to wake up
             self._score = 0
         elif self._score < _TRUSTED:
             self._score += 1
-        else:
-            self._poll_until(ended_ns + self._poll_ns)
-
-    def handed_over(self, now_ns: int, usual_ns: int) -> None:
-        """Note a lone request that another process computes: poll for its response if that is short."""
-        if usual_ns < self._poll_ns:
-            self._poll_until(now_ns + _HAND_OVER * self._poll_ns)
-
-    def _poll_until(self, ends_ns: int) -> None:
-        self._ends_ns = ends_ns
-        if self._poll_ns and not self._polling:
+        elif self._poll_ns and not self._polling:
             self._polling = True
             self._call_soon(self._poll)
 
     def _poll(self) -> None:
         """Run once per iteration of the loop, which does not sleep while callbacks are due."""
-        if self._clock() < self._ends_ns:
+        if self._clock() - self._ended_ns < self._poll_ns:
             self._call_soon(self._poll)
         else:
             self._polling = False

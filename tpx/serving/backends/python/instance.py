@@ -23,7 +23,6 @@ from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.host import Host
 from tpx.serving.instance import CompletionSink
-from tpx.serving.polling import BusyPolling
 from tpx.serving.request import InferRequest, RequestTrace
 from tpx.serving.stacking.sequences import SequenceStacking, null_request
 
@@ -63,13 +62,12 @@ class QueueDepth:
     FIRST = 2
 
     def __init__(self) -> None:
-        self.usual_ns = _FIRST_GUESS_NS
-        """Average duration of an execution."""
+        self._took_ns = _FIRST_GUESS_NS
 
     def after(self, took_ns: int) -> int:
         """Return the depth after another execution."""
-        self.usual_ns += (took_ns - self.usual_ns) >> 3
-        return next((depth for most_ns, depth in _DEPTHS if self.usual_ns <= most_ns), 1)
+        self._took_ns += (took_ns - self._took_ns) >> 3
+        return next((depth for most_ns, depth in _DEPTHS if self._took_ns <= most_ns), 1)
 
 
 class PythonInstance:
@@ -78,7 +76,6 @@ class PythonInstance:
     compute = None
     _sequences: SequenceStacking | None
     _answers: AnswerDecoder
-    _polling: BusyPolling
 
     def __init__(self, settings: InstanceSettings, host: Host, process: ChildProcess | None) -> None:
         """Begin to initialize the model in `process`, or in a new one. Not called on the event loop."""
@@ -286,8 +283,7 @@ class PythonInstance:
 
     # work
 
-    def use(self, stacking: Stacking, polling: BusyPolling) -> None:
-        self._polling = polling
+    def use(self, stacking: Stacking) -> None:
         self._sequences = stacking if isinstance(stacking, SequenceStacking) else None
         self._answers = AnswerDecoder(self._sequences)
 
@@ -295,7 +291,6 @@ class PythonInstance:
         assert self._sink is not None
         if not self._batches:
             batch.started_ns = _clock()
-            self._polling.handed_over(batch.started_ns, self._depths.usual_ns)
         self._submit(batch, self._sink)
 
     def _submit(self, batch: Batch, sink: CompletionSink) -> None:
@@ -453,8 +448,6 @@ class PythonInstance:
             break
         if batch.sink is self._sink:  # and not a warm-up
             self.depth = self._depths.after(computed_ns - began_ns)
-            if not self._batches:
-                self._polling.computed(read_ns, _clock())
         batch.release()
 
     def _handle_response(self, body: memoryview) -> None:
