@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from tests.e2e.child import FRONTENDS, Child, serve, until_waiting
-from tests.serving.live import SERVICE, floats, infer_message, outputs_of, post_request
+from tests.serving.live import SERVICE, binary_request, floats, infer_message, outputs_of
 from tests.serving.onnx_files import busy, doubling, slow_to_load, write_model
 from tests.waiting import eventually
 from tpx.protocol import messages
@@ -36,6 +37,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     request alone, for many seconds, and one of sequences that nobody ends."""
     path = tmp_path_factory.mktemp("models")
     write_model(path, "net", doubling())
+    write_model(path, "large", doubling(10_000_000))
     delay = f"dynamic_batching {{ max_queue_delay_microseconds: {int(DELAY_S * 1e6)} }}"
     write_model(path, "patient", doubling(), f"max_batch_size: 8 {delay}")
     write_model(
@@ -287,16 +289,15 @@ def test_requests_that_were_half_sent_do_not_hold_it_up(child: Child) -> None:
 
 
 def test_a_client_that_does_not_read_its_answer_does_not_hold_it_up_forever(repository: Path) -> None:
-    with serve("--model-repository", repository, "--exit-timeout-secs", "1") as child:
-        child.ready()
-        connection = connect(child)
+    giant = np.zeros(10_000_000, np.float32)
+    with (
+        serve("--model-repository", repository, "--exit-timeout-secs", "1") as child,
+        connect(child.ready()) as connection,
+    ):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        giant = b"x" * 40_000_000
-        head = b'{"id":"' + giant + b'","inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
-        connection.sendall(post_request("/v2/models/net/infer", head))
-        eventually(lambda: success_count(child, "net") == 1)
+        connection.sendall(binary_request("large", {"x": giant}))
+        eventually(lambda: success_count(child, "large") == 1)
         assert child.stop() == 0
-        connection.close()
 
 
 def test_requests_that_do_not_end_in_time_are_cut_off(repository: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.protocol.grpc.service import CHAT, ECHO, FAIL, FLOOD, HOLD, QUIT, WireServer, serving
 from tests.waiting import until
-from tpx.protocol.grpc.limits import GrpcLimits
+from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
@@ -226,12 +226,16 @@ async def test_its_keepalive_pings_are_answered() -> None:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
+    limits = GrpcLimits(keepalive=KeepaliveLimits(min_ping_interval_s=0))
     async with (
-        serving() as server,
+        serving(limits) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel,
     ):
         held = channel.unary_unary(HOLD)(b"x")
-        await until(lambda: server.listener.connections and server.connection.control.glitches.left <= 1998)
+        await until(lambda: server.service.held)
+        glitches = server.connection.control.glitches
+        two_pings = glitches.left - 2
+        await until(lambda: glitches.left <= two_pings)
         server.service.release()
         assert await held == b"done"
         assert len(server.connections) == 1
