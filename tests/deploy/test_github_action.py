@@ -57,6 +57,8 @@ def moved(run: Path, octaves: int) -> str:
         sums = [int(int(each) * 2**octaves) for each in batches["latency_sum_ns"].split()]
         bins = [int(each) + octaves * BINS_PER_OCTAVE for each in batches["bins"].split()]
         batches |= {"latency_sum_ns": " ".join(map(str, sums)), "bins": " ".join(map(str, bins))}
+        level["throughput"]["value"] /= 2**octaves
+        level["latency_us"] |= {name: level["latency_us"][name] * 2**octaves for name in ("p50", "p99")}
     file = run.with_name(f"moved{octaves}.json")
     file.write_text(json.dumps(document), encoding="utf-8")
     return str(file)
