@@ -94,7 +94,7 @@ class ServerLimitsSpec:
     busy_poll_us: int = option(
         50,
         "time to poll for the next request of a client that sends one after the other, before sleeping; "
-        "0 = never, as on a single processor",
+        "0 = never, as on a single processor and with --frontends",
         minimum=0,
     )
 

@@ -162,7 +162,10 @@ class InferenceServer:
             latencies=parse_latency_settings(config.metrics.metrics_config),
             cache=self._cache,
             limiter=limiter(config),
-            polling=BusyPolling(polling_time_ns(config.server.busy_poll_us), loop.call_soon),
+            # with frontends, the client has three processes to wait for: polling in one brings nothing
+            polling=BusyPolling(
+                0 if seat is not None else polling_time_ns(config.server.busy_poll_us), loop.call_soon
+            ),
             backend_settings=backend_settings(config),
         )
         self.repository = ModelRepository(namespaces=config.repository.model_namespacing)
