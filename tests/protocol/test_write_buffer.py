@@ -56,6 +56,31 @@ async def test_what_one_read_makes_us_write_leaves_when_it_is_done_with() -> Non
     assert (buffer.written, buffer.get_write_buffer_size()) == (3, 100)
 
 
+async def test_half_of_the_responses_leave_early_once_the_peer_has_let_us_idle() -> None:
+    transport, now = Recorder(), [0]
+    buffer = WriteBuffer(transport, lambda: now[0])
+
+    def read(requests: int) -> list[int]:
+        transport.log.clear()
+        buffer.hold()
+        for _ in range(requests):
+            buffer.write(b"r")
+        buffer.release(expecting=False)
+        return [len(data) for data in transport.log]
+
+    assert read(100) == [32, 32, 32, 4]
+    assert read(40) == [32, 8]  # it followed at once: nobody idles
+    now[0] += 1_000_000
+    assert read(40) == [32, 8]
+    now[0] += 1_000_000
+    assert read(40) == [20, 20]
+    assert read(40) == [20, 20]
+    now[0] += 1_000_000
+    assert read(20) == [20]  # half of the 80 since it last idled
+    now[0] += 1_000_000
+    assert read(20) == [20]  # too few to be worth two writes
+
+
 async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() -> None:
     transport = Recorder()
     buffer = WriteBuffer(transport)

@@ -3,11 +3,15 @@
 Writes to many local connections are also coalesced and flushed at the end of the loop's iteration: a
 client that sleeps between two responses is woken for each, which may cost as much CPU as the rest of a
 small response.
+
+A client with many requests in flight on one connection and its server take turns if all responses leave
+together: each idles while the other works. Half of the responses are then flushed early, so that both work.
 """
 
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable
 
 from tpx.protocol.tensors import Buffer
@@ -22,6 +26,12 @@ _MANY = 16
 per connection would idle meanwhile, and then the server would. Also the maximum number coalesced,
 because the first waits for all.
 """
+_FEWEST_EARLY, _MOST_EARLY = 16, 32
+"""Limits for the number of writes that are flushed early. To wake the peer for fewer costs more than it
+saves; work on more takes longer than the peer needs to wake up.
+"""
+_IDLE_NS = 50_000
+"""Time without a read after which a connection's peer and this process have taken turns."""
 
 
 def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
@@ -83,8 +93,9 @@ class WriteBuffer:
     writes are flushed at the end of the loop's iteration.
     """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.transport = transport
+        self._clock = clock
         self.written = 0
         """Total bytes passed to the transport."""
         self._coalescing = WriteCoalescing()
@@ -93,6 +104,11 @@ class WriteBuffer:
         self._send: Callable[[Buffer], None] = transport.write
         self._hold_below = _HOLD_BELOW_BYTES
         self._held = False
+        self._early = _MOST_EARLY
+        """Number of parts that are flushed at once."""
+        self._round = 0
+        """Number of parts flushed since the peer last let this process idle."""
+        self._flushed_ns = 0
         self.scheduled = False
         """True while a flush at the end of the loop's iteration is due."""
         self._ended = False
@@ -107,8 +123,11 @@ class WriteBuffer:
         self._hold_below = 0
 
     def hold(self) -> None:
-        """Start handling a read: writes are buffered until `release`."""
+        """Start handling a read: writes are buffered until `release`, or flushed early if they are many."""
         self._held = True
+        if self._round >= 2 * _FEWEST_EARLY and self._clock() - self._flushed_ns > _IDLE_NS:
+            self._early = min(self._round // 2, _MOST_EARLY)
+            self._round = 0
 
     def release(self, *, expecting: bool) -> None:
         """End handling a read. `expecting`: callbacks may write responses later in this loop iteration."""
@@ -138,7 +157,7 @@ class WriteBuffer:
     def write(self, data: Buffer) -> None:
         self._parts.append(data)
         self._size += len(data)
-        if self._size > self._hold_below:
+        if self._size > self._hold_below or len(self._parts) >= self._early:
             self.flush()
         elif not (self._held or self.scheduled):
             self._schedule_flush()
@@ -156,6 +175,8 @@ class WriteBuffer:
         if not parts or self._ended or self.transport.is_closing():
             return
         self.written += size
+        self._round += len(parts)
+        self._flushed_ns = self._clock()
         if len(parts) == 1:
             self._send(parts[0])
         elif size < _JOIN_BELOW_BYTES or (_NEVER_PAUSES and type(self.transport).__module__ == _ASYNCIOS_OWN):
