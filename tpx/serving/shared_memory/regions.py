@@ -195,7 +195,7 @@ class SharedHead:
     registered.
     """
 
-    __slots__ = ("_fill", "_inputs", "_outputs")
+    __slots__ = ("_fill", "_places", "_regions")
 
     def __init__(
         self,
@@ -204,24 +204,22 @@ class SharedHead:
         fill: Callable[[RequestHead, Sequence[SharedInput]], None],
     ) -> None:
         """Create it; `fill` reads inputs, now or later."""
-        self._inputs = [(weakref.ref(each.registration), each.place) for each in inputs]
-        self._outputs = [each.reference for each in outputs]
+        self._places = [each.place for each in inputs]
+        self._regions = [
+            *(weakref.ref(each.registration) for each in inputs),
+            *(o.reference for o in outputs),
+        ]
+        """Regions of the inputs, then those of the outputs."""
         self._fill = fill
 
     def again(self, head: RequestHead) -> list[Buffer] | None:
-        inputs: list[SharedInput] = []
         regions: list[Registration] = []
-        for reference, place in self._inputs:
-            registration = reference()
-            if registration is None or registration.gone:
-                return None
-            inputs.append(SharedInput(registration, place))
-            regions.append(registration)
-        for reference in self._outputs:
+        for reference in self._regions:
             registration = reference()
             if registration is None or registration.gone:
                 return None
             regions.append(registration)
+        inputs = list(map(SharedInput, regions, self._places))
         self._fill(head, inputs)
         head.regions = regions
         return [each.memory for each in inputs]
