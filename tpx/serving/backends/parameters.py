@@ -59,6 +59,19 @@ class GivenParameters:
             raise self.wrong(key, f"a whole number from {least} to {most}")
         return int(text)
 
+    def number(self, key: str, expected: str, *, most: float, default: float = 0.0) -> float:
+        """Return a number from 0 to `most`, `default` if not set. Raises ConfigError that says `expected`."""
+        text = self.words.get(key)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= most:
+            raise self.wrong(key, expected)
+        return value
+
     def threads(self, key: str, *, least: int = 0) -> int:
         """Return a number of threads, 0 if not set. Raises ConfigError.
 

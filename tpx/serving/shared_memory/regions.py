@@ -16,9 +16,6 @@ from tpx.serving.shared_memory.system import SystemRegionMemory
 class RegionMemory(Protocol):
     """The memory of a region, open until the last reference is released. Ranges lie within it."""
 
-    def read(self, offset: int, size: int) -> Buffer:
-        """Return a copy of `size` bytes. Raises InvalidRequest if they no longer exist."""
-
     def read_into(self, memory: memoryview, offset: int) -> None:
         """Fill `memory` with the bytes from `offset` on. Raises InvalidRequest if they no longer exist."""
 
@@ -166,7 +163,7 @@ class SharedInput:
         """Raise InvalidRequest unless the data is `count` BYTES elements; very many are not checked here."""
         if count > _STRINGS_LOOKED_AT:
             return
-        at, end = 0, len(self.memory)
+        at, end, length = 0, len(self.memory), memoryview(bytearray(4))
         what = f"for inference input '{name}' for model '{model}'"
         for number in range(count):
             if at == end:
@@ -176,7 +173,8 @@ class SharedInput:
                     f"incomplete string length indicator {what}, expecting 4 bytes but only {end - at} bytes "
                     "available. Please make sure the string length indicator is in one buffer."
                 )
-            size = int.from_bytes(self.registration.memory.read(self.place.offset + at, 4), "little")
+            self.registration.memory.read_into(length, self.place.offset + at)
+            size = int.from_bytes(length, "little")
             at += 4
             if size > end - at:
                 raise InvalidRequest(

@@ -63,15 +63,6 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     version = backend.get("version", "2")
     if version != "2":
         raise ConfigError(f"--backend-config tensorflow,version={version}: tpx serves with TensorFlow 2 only")
-    text = backend.get("gpu-memory-fraction", "0")
-    try:
-        fraction = float(text)
-    except ValueError:
-        fraction = -1.0
-    if not 0 <= fraction <= 1:
-        raise ConfigError(
-            f"--backend-config tensorflow,gpu-memory-fraction must be between 0 and 1, got '{text}'"
-        )
     accelerators = config.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         raise ConfigError(
@@ -98,7 +89,7 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
         jit="ON_2" if level > 1 else _JIT.get(level, "DEFAULT"),
         mixed_precision=bool(accelerators.gpu_execution_accelerator),
         soft_placement=options.switch("allow-soft-placement", default=True),
-        gpu_memory_fraction=fraction,
+        gpu_memory_fraction=options.number("gpu-memory-fraction", "between 0 and 1", most=1),
     )
 
 

@@ -4,7 +4,6 @@ Object names are untrusted: none may lead outside the model directory.
 """
 
 import hashlib
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,10 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from tpx.errors import LoadError, UsageError
-from tpx.serving.repository.layout import ModelSource, version_of
+from tpx.serving.repository.layout import ModelSource, pick_versions, version_of
 from tpx.serving.repository.stores.places import StorePlace, settings_of
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -205,14 +202,7 @@ class StoredModel:
         """Return the versions. Invalid names are skipped and logged."""
         tops = {found.path.partition("/")[0] for found in self._files if "/" in found.path}
         tops |= {path for path in self._directories if "/" not in path}
-        out = []
-        for top in sorted(tops):
-            version, why = version_of(top)
-            if version is not None:
-                out.append(version)
-            elif why:
-                log.warning("ignore version directory '%s' which %s: '%s'", top, why, self.url)
-        return out
+        return pick_versions(sorted(tops), self.url)
 
     def stamp(self, part: str) -> str:
         """Return a digest of a file, of a version's files or, for `""`, of the files beside the versions."""
