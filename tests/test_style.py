@@ -53,7 +53,6 @@ BOUNDARIES = {
     "tpx/serving/extensions.py": 1,
     # a PyTorch model that is a Python file runs in the server: whatever its code raises is told
     "tpx/serving/backends/pytorch/execution.py": 1,
-    "tpx/serving/backends/pytorch/module.py": 2,
 }
 # They are let through, after something was put in order; `except BaseException: ...; raise`.
 CLEANING_UP = {
@@ -76,7 +75,7 @@ VAGUE_OPENINGS = {"Of", "Those", "It", "Nobody", "Who", "What", "Whether"}
 TRITONS_CLASSES = {"ErrorCode", "Tensor"}
 """Names that Python models import from Triton's stub, and that the protocol has too."""
 
-ANY_BUDGET = 314
+ANY_BUDGET = 290
 """Uses of `Any` in tpx; lower it when there are fewer."""
 
 

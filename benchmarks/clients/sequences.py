@@ -13,10 +13,11 @@ from benchmarks.results import Sample
 from benchmarks.servers import Server
 from tpx.errors import MeasurementError
 from tpx.perf.loops import event_loop
+from tpx.protocol import messages
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_protobuf import encode_infer_request
+from tpx.protocol.v2_protobuf import set_parameters
 
 LENGTH = 20
 """Requests of a sequence."""
@@ -79,8 +80,10 @@ class _Walker:
     def _call(self, number: int, *, start: int, end: int) -> PreparedCall:
         one = Tensor.from_numpy("INPUT", np.ones((1, 1), np.float32))
         parameters = {"sequence_id": number, "sequence_start": bool(start), "sequence_end": bool(end)}
-        message = encode_infer_request(self._model, "", [one], parameters=parameters)
-        return self._connection.prepare(GRPC_PATH, message)
+        message = messages.ModelInferRequest(model_name=self._model, raw_input_contents=[bytes(one.data)])
+        message.inputs.add(name=one.name, datatype=one.datatype, shape=one.shape)
+        set_parameters(message.parameters, parameters)
+        return self._connection.prepare(GRPC_PATH, message.SerializeToString())
 
     def _send(self) -> None:
         self._sent_ns = perf_counter_ns()

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.e2e.child import serve
+from tests.protocol.v2_requests import encode_grpc_request
 from tests.waiting import eventually, until
 from tpx.errors import ResponseError, WireError
 from tpx.examples import write
 from tpx.protocol.grpc.client import GrpcClientConnection, connect
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_protobuf import encode_infer_request
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def request() -> bytes:
     """An inference of 16 numbers."""
     values = np.arange(16, dtype=np.float32).reshape(1, 16)
-    return encode_infer_request("identity", "", [Tensor.from_numpy("INPUT0", values)])
+    return encode_grpc_request("identity", "", [Tensor.from_numpy("INPUT0", values)])
 
 
 Call = Callable[[bytes], Awaitable[bytes]]

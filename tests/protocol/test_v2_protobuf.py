@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.protocol.v2_requests import encode_grpc_request
 from tpx.errors import InvalidRequest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NAME
@@ -16,7 +17,6 @@ from tpx.protocol.protobuf_contents import encode_varint, split_raw_inputs
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2_protobuf import (
     decode_infer_request,
-    encode_infer_request,
     request_id_of,
 )
 
@@ -262,7 +262,7 @@ def test_what_we_encode_is_what_we_decode() -> None:
         Tensor.from_numpy("a", np.arange(6, dtype=np.float32).reshape(2, 3)),
         Tensor.from_numpy("b", np.array(["x", "yz"], dtype=np.object_)),
     ]
-    data = encode_infer_request(
+    data = encode_grpc_request(
         "m", "2", inputs, request_id="r", outputs=["y"], parameters={"p": 1, "q": "s", "t": True, "f": 0.5}
     )
     decoded = decode_infer_request(data)
@@ -281,7 +281,7 @@ def test_varints_are_protobufs(value: int) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, 2**63 - 1, 2**63, 2**64 - 1])
 def test_a_whole_number_of_either_sign_is_the_parameter_that_it_was(value: int) -> None:
-    encoded = encode_infer_request("m", "", [], parameters={"n": value, "flag": True})
+    encoded = encode_grpc_request("m", "", [], parameters={"n": value, "flag": True})
     assert decode_infer_request(encoded).parameters == {"n": value, "flag": True}
 
 

@@ -37,6 +37,19 @@ def checked_text(what: str, text: str) -> str:
     return text
 
 
+class NotAParameter(InvalidRequest):
+    """Raised for a value that cannot be a request parameter."""
+
+
+def checked_parameter(key: str, value: JsonValue) -> str | int | float:
+    """Return the value of a request parameter. Raises NotAParameter, InvalidRequest."""
+    if not isinstance(value, str | int | float):
+        raise NotAParameter(
+            f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
+        )
+    return checked_text(key, value) if isinstance(value, str) else value
+
+
 def json_values(name: str, data: JsonValue) -> JsonValue:
     """Parse the `data` of an input if it is raw JSON. Raises InvalidRequest."""
     if not isinstance(data, msgspec.Raw):

@@ -16,6 +16,7 @@ from tpx.protocol.json_values import (
     JsonValue,
     check_at_most,
     check_count,
+    checked_parameter,
     checked_text,
     encode_list,
     encode_values,
@@ -294,16 +295,11 @@ def _read_bool(parameters: Mapping[str, object], key: str) -> bool:
 
 
 def _read_parameters(raw: JsonObject) -> dict[str, Parameter]:
-    out: dict[str, Parameter] = {}
-    for key, value in raw.items():
-        if key == "binary_data_output":
-            continue
-        if not isinstance(value, str | int | float):
-            raise InvalidRequest(
-                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
-            )
-        out[checked_text("parameters", key)] = checked_text(key, value) if isinstance(value, str) else value
-    return out
+    return {
+        checked_text("parameters", key): checked_parameter(key, value)
+        for key, value in raw.items()
+        if key != "binary_data_output"
+    }
 
 
 def _check_known_parameters(parameters: Mapping[str, Parameter]) -> None:

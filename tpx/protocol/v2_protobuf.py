@@ -274,25 +274,3 @@ def set_parameters(target: Mapping[str, InferParameter], parameters: Mapping[str
             target[key].double_param = value
         else:
             target[key].string_param = value
-
-
-def encode_infer_request(
-    model: str,
-    version: str,
-    inputs: Sequence[Tensor],
-    *,
-    request_id: str = "",
-    outputs: Sequence[str] | None = None,
-    parameters: Mapping[str, Parameter] | None = None,
-) -> bytes:
-    """Serialize a ModelInferRequest with raw tensors; `outputs` None requests all outputs."""
-    message = messages.ModelInferRequest(model_name=model, model_version=version, id=request_id)
-    for tensor in inputs:
-        item = message.inputs.add(name=tensor.name, datatype=tensor.datatype)
-        item.shape.extend(tensor.shape)
-        message.raw_input_contents.append(bytes(tensor.data))
-    for name in outputs or ():
-        message.outputs.add(name=name)
-    set_parameters(message.parameters, parameters or {})
-    data: bytes = message.SerializeToString()
-    return data

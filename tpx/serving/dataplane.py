@@ -390,7 +390,7 @@ class DataPlane:
             return self._bind_shared(model, request)
         head = model.bind(request)
         if head.total_size < 0:
-            self._check_strings(head)
+            check_strings(head, self.max_string_elements)
         regions = list(request.regions)
         if request.outputs:
             regions += self._place_outputs(request.outputs, head)
@@ -430,7 +430,7 @@ class DataPlane:
         for shared_input in inputs:
             if len(shared_input.memory) <= CHECKED_AT_ONCE_BYTES:
                 shared_input.read()
-        self._check_strings(model.bind(request))
+        check_strings(model.bind(request), self.max_string_elements)
         for (tensor, _), shared_input in zip(request.shared_inputs, inputs, strict=True):
             if tensor.datatype == "BYTES":
                 try:
@@ -461,12 +461,6 @@ class DataPlane:
             return
         for shared_input in inputs:
             shared_input.read()
-
-    def _check_strings(self, head: RequestHead) -> None:
-        """Raise InvalidRequest if the request has more strings than allowed."""
-        for bound in head.inputs:
-            if bound.size < 0:
-                check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
 
     def model(self, name: str, version: str) -> Served:
         """Return the model that serves. Raises NotFound, NotReady, InvalidRequest, NotLoaded."""
@@ -549,6 +543,13 @@ class DataPlane:
         if given:
             self.tracer.update(parse_update(given, self.tracer.setting().fixed, got=got), model)
         return self.tracer.setting(model).as_texts()
+
+
+def check_strings(head: RequestHead, most: int) -> None:
+    """Raise InvalidRequest if a BYTES input of a request has more than `most` strings."""
+    for bound in head.inputs:
+        if bound.size < 0:
+            check_string_count(bound.spec.name, math.prod(bound.shape), most)
 
 
 def _describe_tensors(signature: Signature, specs: Iterable[TensorSpec]) -> list[TensorMetadata]:

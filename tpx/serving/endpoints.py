@@ -56,7 +56,7 @@ class _Service:
     where: ServiceAddress
     tls: ssl.SSLContext | None = None
     connect: Callable[[Listener], _Connections]
-    """Returns the factory of its connections."""
+    """Creates its frontend; returns the factory of its connections."""
     observe: Callable[[Any], None]
 
 
@@ -93,34 +93,35 @@ class Endpoints:
 
     def _create_services(self, access: AccessLog) -> list[_Service]:
         config, grpc, http = self._config, self._config.grpc, self._config.http
-        restrictions = parse_restrictions("--grpc-restricted-protocol", grpc.grpc_restricted_protocol)
-        forwarding = parse_forwarding("--grpc-header-forward-pattern", grpc.grpc_header_forward_pattern)
-        grpc_frontend = GrpcFrontend(
-            self._plane, restrictions=restrictions, forwarding=forwarding, relay=self._relay
-        )
-        restrictions = parse_restrictions("--http-restricted-api", http.http_restricted_api)
-        forwarding = parse_forwarding("--http-header-forward-pattern", http.http_header_forward_pattern)
-        http_frontend = HttpFrontend(
-            self._plane,
-            http.http_max_input_size,
-            self._inflater,
-            restrictions=restrictions,
-            forwarding=forwarding,
-            relay=self._relay,
-        )
-        judge = None if restrictions is None else http_frontend.judge
-        limits = http_limits(config, max_body_bytes=http.http_max_input_size)
-        metrics, metrics_limits = self._metrics, http_limits(config, max_body_bytes=0)
+        # an engine also parses the options of the endpoints that its frontends serve
+        restricted_grpc = parse_restrictions("--grpc-restricted-protocol", grpc.grpc_restricted_protocol)
+        forwarded_grpc = parse_forwarding("--grpc-header-forward-pattern", grpc.grpc_header_forward_pattern)
+        restricted_http = parse_restrictions("--http-restricted-api", http.http_restricted_api)
+        forwarded_http = parse_forwarding("--http-header-forward-pattern", http.http_header_forward_pattern)
+        metrics = self._metrics
 
         def connect_grpc(listener: Listener) -> _Connections:
-            return grpc_connections(listener, grpc_limits(config), grpc_frontend.methods(), self._inflater)
+            frontend = GrpcFrontend(
+                self._plane, restrictions=restricted_grpc, forwarding=forwarded_grpc, relay=self._relay
+            )
+            return grpc_connections(listener, grpc_limits(config), frontend.methods(), self._inflater)
 
         def connect_http(listener: Listener) -> _Connections:
-            return http_connections(listener, limits, http_frontend.serve, judge)
+            frontend = HttpFrontend(
+                self._plane,
+                http.http_max_input_size,
+                self._inflater,
+                restrictions=restricted_http,
+                forwarding=forwarded_http,
+                relay=self._relay,
+            )
+            judge = None if restricted_http is None else frontend.judge
+            limits = http_limits(config, max_body_bytes=http.http_max_input_size)
+            return http_connections(listener, limits, frontend.serve, judge)
 
         def connect_metrics(listener: Listener) -> _Connections:
             assert metrics is not None
-            return http_connections(listener, metrics_limits, metrics().serve)
+            return http_connections(listener, http_limits(config, max_body_bytes=0), metrics().serve)
 
         services = []
         for where in config.services:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tpx.protocol.memory_budget import MemoryBudget
 
@@ -148,6 +147,6 @@ def _iter_group_limits(membership: Path, root: Path) -> Iterator[int]:
 
 def _call_glibc(name: str, *words: int) -> None:
     """Call a function of glibc; do nothing with musl and on other systems."""
-    function: Any = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
         function(*words)

@@ -1,7 +1,9 @@
 """Options of `tpx serve`; tritonserver's spellings are aliases of the same fields."""
 
 import os
+import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -290,29 +292,18 @@ class TracingSpec:
         return start_setting(self.trace_config, older, os.environ)
 
 
-def _validate_setting(text: str) -> str:
-    """Validate `<policy>,<setting>=<value>`."""
-    policy, comma, setting = text.partition(",")
-    name, equals, value = setting.partition("=")
-    if not (policy and comma and name and equals and value):
-        raise ValueError("expected <policy>,<setting>=<value>")
+def _validate_form(form: str, pattern: str, text: str) -> str:
+    """Validate text whose `form` an error shows."""
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"expected {form}")
     return text
 
 
-def _validate_device_bytes(text: str) -> str:
-    """Validate `<device>:<bytes>`."""
-    device, _, size = text.partition(":")
-    if not (device.isdecimal() and size.isdecimal()):
-        raise ValueError("expected <device>:<bytes>")
-    return text
-
-
-def _validate_device_share(text: str) -> str:
-    """Validate `<device>:<fraction>`."""
-    device, _, fraction = text.partition(":")
-    if not (device.isdecimal() and 0 <= float(fraction) <= 1):
-        raise ValueError("expected <device>:<fraction between 0 and 1>")
-    return text
+_validate_setting = partial(_validate_form, "<policy>,<setting>=<value>", "[^,]+,[^=]+=.+")
+_validate_device_bytes = partial(_validate_form, "<device>:<bytes>", r"\d+:\d+")
+_validate_device_share = partial(
+    _validate_form, "<device>:<fraction between 0 and 1>", r"\d+:(0?\.\d+|0\.?|1(\.0*)?)"
+)
 
 
 def _validate_port_range(text: str) -> str:

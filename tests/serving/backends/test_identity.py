@@ -91,7 +91,7 @@ def test_an_execution_takes_as_long_as_it_is_told_and_holds_up_nobody_else(live:
         ("bare", "must specify at least one output"),
         ("uneven", "as many outputs as inputs, the configuration has 2 and 1"),
         ("unlike", "output 'b' must have the data_type and dims of input 'a'"),
-        ("wordy", "parameter 'execute_delay_ms' must be milliseconds, got 'soon'"),
+        ("wordy", "parameter 'execute_delay_ms' of model 'wordy' must be milliseconds, got 'soon'"),
         ("odd", "has no parameter 'creation_delay_ms' (has: execute_delay_ms)"),
     ],
 )

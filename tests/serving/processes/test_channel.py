@@ -71,15 +71,7 @@ def test_a_frame_comes_as_it_was_sent(size: int) -> None:
         async with _ends() as (frontend, engine):
             data = os.urandom(size)
             for sender, receiver in ((frontend, engine), (engine, frontend)):
-                sender.channel.send(
-                    KIND,
-                    flags=3,
-                    number=2**32 - 1,
-                    template=5,
-                    generation=9,
-                    meta=b"meta",
-                    parts=[data, b"end"],
-                )
+                sender.channel.post((KIND, 3, 2**32 - 1, 5, 9), b"meta", [data, b"end"])
                 await until(lambda receiver=receiver: bool(receiver.frames))  # type: ignore[misc]
                 frame = receiver.frames[0]
                 assert (frame.kind, frame.flags, frame.number) == (KIND, 3, 2**32 - 1)

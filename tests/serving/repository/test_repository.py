@@ -321,7 +321,8 @@ def test_a_default_batch_size_that_is_no_number_is_refused(tmp_path: Path, size:
     write_model(tmp_path, "net")
     why = reason(tmp_path, backend_settings={"": {"default-max-batch-size": size}})
     assert why == (
-        f"Invalid argument: --backend-config default-max-batch-size must be a whole number, got '{size}'"
+        "Invalid argument: parameter 'default-max-batch-size' of --backend-config onnxruntime must be a "
+        f"whole number from 0 to 2147483647, got '{size}'"
     )
 
 

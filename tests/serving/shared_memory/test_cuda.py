@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.shared_memory.fake_driver import compiled_driver
+from tests.serving.shared_memory.reading import read
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.serving.shared_memory.cuda import CudaRegionMemory, opener
 from tpx.serving.shared_memory.regions import CudaRegion, SharedMemory
@@ -71,8 +72,8 @@ def test_what_the_other_process_wrote_is_read(device: Device, open_handle: Open)
     address = device.allocate()
     ctypes.memmove(address, bytes(range(256)), 256)
     memory = open_handle(device.export(address), 0, SIZE)
-    assert bytes(memory.read(3, 4)) == bytes([3, 4, 5, 6])
-    assert bytes(memory.read(0, 0)) == b""
+    assert read(memory, 3, 4) == bytes([3, 4, 5, 6])
+    assert read(memory, 0, 0) == b""
 
 
 @pytest.mark.parametrize("data", [b"abcd", bytearray(b"abcd"), memoryview(b"xabcd")[1:]])
@@ -89,7 +90,7 @@ def test_what_is_written_has_arrived_when_the_write_returns(
 def test_memory_of_another_device_is_reached_in_its_context(device: Device, open_handle: Open) -> None:
     memory = open_handle(device.export(device.allocate(1)), 1, SIZE)
     memory.write(0, b"there")
-    assert bytes(memory.read(0, 5)) == b"there"
+    assert read(memory, 0, 5) == b"there"
 
 
 def test_the_context_of_before_is_current_again(device: Device, open_handle: Open) -> None:
@@ -107,7 +108,7 @@ def test_the_context_of_before_is_current_again(device: Device, open_handle: Ope
 
 def test_a_devices_context_is_retained_once(device: Device, open_handle: Open) -> None:
     for _ in range(3):
-        open_handle(device.export(device.allocate()), 0, SIZE).read(0, 1)
+        read(open_handle(device.export(device.allocate()), 0, SIZE), 0, 1)
     assert device.driver.fake_retained(0) == 1
 
 
@@ -158,7 +159,7 @@ def test_a_device_that_is_not_there_is_refused(device: Device, open_handle: Open
 def test_a_copy_that_fails_is_an_error_of_the_request(device: Device, open_handle: Open) -> None:
     memory = open_handle(device.export(device.allocate()), 0, SIZE)
     with pytest.raises(InvalidRequest, match="cuMemcpyDtoH_v2 failed: CUDA_ERROR_INVALID_VALUE"):
-        memory.read(SIZE - 1, 2)
+        read(memory, SIZE - 1, 2)
     with pytest.raises(InvalidRequest, match="cuMemcpyHtoD_v2 failed: CUDA_ERROR_INVALID_VALUE"):
         memory.write(SIZE - 1, b"ab")
 

@@ -32,10 +32,7 @@ class FakeMemory:
         self.data = bytearray(byte_size)
 
     def read_into(self, memory: memoryview, offset: int) -> None:
-        memory[:] = self.read(offset, len(memory))
-
-    def read(self, offset: int, size: int) -> Buffer:
-        return bytes(self.data[offset : offset + size])
+        memory[:] = self.data[offset : offset + len(memory)]
 
     def write(self, offset: int, data: Buffer) -> None:
         self.data[offset : offset + len(data)] = data

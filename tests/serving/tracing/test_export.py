@@ -10,9 +10,9 @@ import pytest
 from tests.serving.tracing.requests import request_for
 from tpx.errors import UsageError
 from tpx.serving.tracing import queue
-from tpx.serving.tracing.export import SpanExport, open_export
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
 from tpx.serving.tracing.trace import Trace, place_below
+from tpx.serving.tracing.tracer import SpanExport, open_sink
 
 SPANS_EACH = 3
 
@@ -196,4 +196,4 @@ def test_a_missing_package_says_what_brings_it(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(
         UsageError, match=r"mode=opentelemetry needs the packages .*pip install 'tpx\[otel\]'"
     ):
-        open_export(TraceSetting(trace_mode="opentelemetry"))
+        open_sink(TraceSetting(trace_mode="opentelemetry"))

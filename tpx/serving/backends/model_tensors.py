@@ -7,16 +7,21 @@ so that a configuration means the same in both.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
 from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
-from tpx.protocol.messages import ModelConfig, ModelInput
+from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
 from tpx.protocol.model_config import TensorConfig
 from tpx.protocol.tensors import Array
 from tpx.serving.stacking.added import added_inputs, taken_outputs
+
+if TYPE_CHECKING:
+    from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
+
+    from tpx.protocol.messages import DataType
 
 NUMPY_NAMES = {each.numpy.name: name for name, each in BY_NAME.items() if name not in ("BYTES", "BF16")}
 """Datatypes by the names of numpy, which most runtimes share: float32, int8."""
@@ -66,16 +71,20 @@ def complete_tensors(
             if known is None:
                 continue
             if not item.data_type:
-                item.data_type = BY_NAME[known.datatype].number
+                item.data_type = cast("DataType", BY_NAME[known.datatype].number)
             if not item.dims:
                 _check_ranked(config.name, known)
                 _fill_dims(item, known, batching=batching)
 
 
-_Sections = Sequence[tuple[Any, Mapping[str, ModelTensor]]]
+_Items: TypeAlias = (
+    "RepeatedCompositeFieldContainer[ModelInput] | RepeatedCompositeFieldContainer[ModelOutput]"
+)
+"""`config.input` or `config.output`."""
+_Sections: TypeAlias = "Sequence[tuple[_Items, Mapping[str, ModelTensor]]]"
 
 
-def _infer_batching(model: str, sections: _Sections) -> bool | None:
+def _infer_batching(model: str, sections: "_Sections") -> bool | None:
     """Return whether the configured dims omit the first dimension of the model; None if they give no hint."""
     hint: bool | None = None
     for items, tensors in sections:
@@ -123,7 +132,7 @@ def complete_empty(
             _add_tensor(items, tensor, batching=config.max_batch_size > 0)
 
 
-def _add_tensor(items: Any, tensor: ModelTensor, *, batching: bool) -> None:
+def _add_tensor(items: "_Items", tensor: ModelTensor, *, batching: bool) -> None:
     item = items.add(name=tensor.name, data_type=BY_NAME[tensor.datatype].number)
     _fill_dims(item, tensor, batching=batching)
 

@@ -16,6 +16,7 @@ from tpx.errors import ConfigError, ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Arrays, InstanceSpec, ModelFiles, ResponseSender
+from tpx.serving.backends.parameters import GivenParameters
 
 _DELAY = "execute_delay_ms"
 
@@ -37,16 +38,7 @@ class IdentityModel:
             raise ConfigError(
                 f"model '{config.name}': the identity backend has no parameter '{key}' (has: {_DELAY})"
             )
-        text = config.parameters[_DELAY].string_value if _DELAY in config.parameters else "0"
-        try:
-            delay_ms = float(text)
-        except ValueError:
-            delay_ms = -1
-        if not 0 <= delay_ms < 1e9:
-            raise ConfigError(
-                f"model '{config.name}': parameter '{_DELAY}' must be milliseconds, got '{text}'"
-            )
-        self._delay_s = delay_ms / 1000
+        self._delay_s = GivenParameters.of_model(config).number(_DELAY, "milliseconds", most=1e9) / 1000
         self.inline = not self._delay_s
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:

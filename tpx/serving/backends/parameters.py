@@ -6,6 +6,7 @@ expansion of instance groups.
 """
 
 import logging
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from tpx.errors import ConfigError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
+from tpx.processors import schedulable_processors
 from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
 from tpx.serving.backends.contract import GLOBAL, InstanceSpec, ModelFiles, Needs, inside
 
@@ -45,14 +47,38 @@ class GivenParameters:
         """Return the error for a parameter with an invalid value."""
         return ConfigError(f"parameter '{key}' of {self.where} must be {expected}, got '{self.words[key]}'")
 
-    def whole(self, key: str) -> int:
-        """Return a non-negative integer, 0 if not set. Raises ConfigError."""
-        text = self.words.get(key) or "0"
-        if not (text.isascii() and text.isdigit()):
-            raise self.wrong(key, "a whole number")
-        if len(text) > 10 or int(text) >= 2**31:  # runtimes take 32-bit signed integers
-            raise self.wrong(key, "less than 2^31")
+    def whole(self, key: str, *, least: int = 0, most: int = 2**31 - 1, default: int = 0) -> int:
+        """Return a whole number within limits, `default` if not set. Raises ConfigError.
+
+        Runtimes take 32-bit signed integers.
+        """
+        text = self.words.get(key)
+        if not text:
+            return default
+        if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
+            raise self.wrong(key, f"a whole number from {least} to {most}")
         return int(text)
+
+    def number(self, key: str, expected: str, *, most: float, default: float = 0.0) -> float:
+        """Return a number from 0 to `most`, `default` if not set. Raises ConfigError that says `expected`."""
+        text = self.words.get(key)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= most:
+            raise self.wrong(key, expected)
+        return value
+
+    def threads(self, key: str, *, least: int = 0) -> int:
+        """Return a number of threads, 0 if not set. Raises ConfigError.
+
+        The limit exceeds what any model can use: runtimes start all threads while they load, and would take
+        minutes for 100,000.
+        """
+        return self.whole(key, least=least, most=max(1024, 4 * schedulable_processors()))
 
     def switch(self, key: str, *, default: D) -> bool | D:
         """Return a boolean, or `default` if not set. Raises ConfigError."""

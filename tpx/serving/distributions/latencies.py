@@ -60,9 +60,6 @@ Phase = Literal[
     "cache_miss",
 ]
 
-_SHORT_US = (100.0, 500.0, 1000.0, 5000.0, 10_000.0)
-_LONG_US = (1000.0, 5000.0, 25_000.0, 50_000.0, 100_000.0)
-
 
 @dataclass(frozen=True, slots=True)
 class LatencyFamily:
@@ -78,37 +75,37 @@ class LatencyFamily:
 CACHED = "in microseconds (includes cached requests)"
 COMPUTED = "in microseconds (does not include cached requests)"
 
+MEASURED: Mapping[Phase, str] = {
+    "request": f"inference request duration {CACHED}",
+    "queue": f"inference queuing duration {CACHED}",
+    "compute_input": f"compute input duration {COMPUTED}",
+    "compute_infer": f"compute inference duration {COMPUTED}",
+    "compute_output": f"inference compute output duration {COMPUTED}",
+}
+"""Phases of computed requests, with the help of their metrics."""
+_OF_CACHE: tuple[Phase, ...] = ("cache_hit", "cache_miss")
+_BUCKETS_US: Mapping[Phase, tuple[float, ...]] = {
+    "queue": (100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
+    **dict.fromkeys(("compute_input", "compute_output"), (100.0, 500.0, 1000.0, 5000.0, 10_000.0)),
+    **dict.fromkeys(("request", "compute_infer"), (1000.0, 5000.0, 25_000.0, 50_000.0, 100_000.0)),
+}
+
 SUMMARIES = (
-    LatencyFamily(
-        "nv_inference_request_summary_us", "request", f"Summary of inference request duration {CACHED}"
+    *(
+        LatencyFamily(
+            f"nv_inference_{phase}_summary_us",
+            phase,
+            f"{'Cumulative' if phase.startswith('compute') else 'Summary of'} {text}",
+        )
+        for phase, text in MEASURED.items()
     ),
-    LatencyFamily(
-        "nv_inference_queue_summary_us", "queue", f"Summary of inference queuing duration {CACHED}"
-    ),
-    LatencyFamily(
-        "nv_inference_compute_input_summary_us",
-        "compute_input",
-        f"Cumulative compute input duration {COMPUTED}",
-    ),
-    LatencyFamily(
-        "nv_inference_compute_infer_summary_us",
-        "compute_infer",
-        f"Cumulative compute inference duration {COMPUTED}",
-    ),
-    LatencyFamily(
-        "nv_inference_compute_output_summary_us",
-        "compute_output",
-        f"Cumulative inference compute output duration {COMPUTED}",
-    ),
-    LatencyFamily(
-        "nv_cache_hit_summary_per_model",
-        "cache_hit",
-        "Summary of cache hit counts/durations per model, in microseconds.",
-    ),
-    LatencyFamily(
-        "nv_cache_miss_summary_per_model",
-        "cache_miss",
-        "Summary of cache miss counts/durations per model, in microseconds.",
+    *(
+        LatencyFamily(
+            f"nv_{phase}_summary_per_model",
+            phase,
+            f"Summary of {phase.replace('_', ' ')} counts/durations per model, in microseconds.",
+        )
+        for phase in _OF_CACHE
     ),
 )
 
@@ -120,35 +117,11 @@ HISTOGRAMS = (
         (100.0, 500.0, 2000.0, 5000.0),
         unit_ns=1_000_000,
     ),
-    LatencyFamily(
-        "nv_inference_request_duration_histogram_us",
-        "request",
-        f"Inference request duration {CACHED}",
-        _LONG_US,
-    ),
-    LatencyFamily(
-        "nv_inference_queue_duration_histogram_us",
-        "queue",
-        f"Inference queuing duration {CACHED}",
-        (100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
-    ),
-    LatencyFamily(
-        "nv_inference_compute_input_duration_histogram_us",
-        "compute_input",
-        f"Compute input duration {COMPUTED}",
-        _SHORT_US,
-    ),
-    LatencyFamily(
-        "nv_inference_compute_infer_duration_histogram_us",
-        "compute_infer",
-        f"Compute inference duration {COMPUTED}",
-        _LONG_US,
-    ),
-    LatencyFamily(
-        "nv_inference_compute_output_duration_histogram_us",
-        "compute_output",
-        f"Compute output duration {COMPUTED}",
-        _SHORT_US,
+    *(
+        LatencyFamily(
+            f"nv_inference_{phase}_duration_histogram_us", phase, text.capitalize(), _BUCKETS_US[phase]
+        )
+        for phase, text in MEASURED.items()
     ),
 )
 
@@ -215,7 +188,7 @@ def _is_measured(config: ModelConfig, phase: Phase) -> bool:
         return bool(config.model_transaction_policy.decoupled)
     if phase == "request":
         return not cached
-    return cached or phase not in ("cache_hit", "cache_miss")
+    return cached or phase not in _OF_CACHE
 
 
 def chosen_buckets(config: ModelConfig) -> dict[str, tuple[float, ...]]:

@@ -13,6 +13,8 @@ from tpx.protocol.json_outline import LARGE_BYTES, check_flat, cut_lists, mark_o
 from tpx.protocol.json_values import (
     JsonObject,
     JsonValue,
+    NotAParameter,
+    checked_parameter,
     checked_text,
     encode_list,
     encode_values,
@@ -37,10 +39,6 @@ class _Object:
     """A JSON object that keeps repeated members; a Python dict would keep only the last."""
 
     members: list[tuple[str, JsonValue]]
-
-
-class _NotAParameter(InvalidRequest):
-    """Raised for a value that cannot be a request parameter."""
 
 
 class _Decoding:
@@ -90,21 +88,15 @@ class _Decoding:
         for key, nested in value.members:
             try:
                 self._take_member(key, nested)
-            except _NotAParameter as exc:
+            except NotAParameter as exc:
                 raise InvalidRequest(f"Converting keyword: 'parameters': {exc.message}") from exc
 
     def _take_member(self, key: str, value: JsonValue) -> None:
         request, spec = self._request, self._signature.inputs.get(key)
         if spec is not None:
             request.inputs.append(self._convert_tensor(spec, value))
-        elif isinstance(value, str | int | float):
-            request.parameters[checked_text("parameters", key)] = (
-                checked_text(key, value) if isinstance(value, str) else value
-            )
         else:
-            raise _NotAParameter(
-                f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'."
-            )
+            request.parameters[checked_text("parameters", key)] = checked_parameter(key, value)
 
     def _convert_tensor(self, spec: TensorSpec, value: JsonValue) -> Tensor:
         """Convert a scalar or list to an input tensor; its innermost variable dimension takes the count."""

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 from google.protobuf.message import Message
 
 from tpx.protocol import messages
-from tpx.protocol.json_values import JsonObject
-from tpx.serving.dataplane import DataPlane, TensorMetadata
+from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.repository.discovery import LoadParameter
@@ -86,20 +85,11 @@ class GrpcControlPlane:
         return messages.ModelReadyResponse(ready=ready)
 
     def _get_server_metadata(self, request: messages.ServerMetadataRequest) -> Message:  # noqa: ARG002
-        metadata = self._plane.server_metadata()
-        return messages.ServerMetadataResponse(
-            name=metadata.name, version=metadata.version, extensions=metadata.extensions
-        )
+        return messages.ServerMetadataResponse(**asdict(self._plane.server_metadata()))
 
     def _get_model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
         metadata = self._plane.model_metadata(request.name, request.version)
-        return messages.ModelMetadataResponse(
-            name=metadata.name,
-            versions=metadata.versions,
-            platform=metadata.platform,
-            inputs=[_describe_tensor(tensor) for tensor in metadata.inputs],
-            outputs=[_describe_tensor(tensor) for tensor in metadata.outputs],
-        )
+        return messages.ModelMetadataResponse(**asdict(metadata))
 
     def _get_model_config(self, request: messages.ModelConfigRequest) -> Message:
         return messages.ModelConfigResponse(config=self._plane.model_config(request.name, request.version))
@@ -213,8 +203,3 @@ def _read_value(parameter: _Parameter) -> Any:
     """Return the value of a parameter or setting, or None if it has none."""
     choice = parameter.WhichOneof("parameter_choice")
     return None if choice is None else getattr(parameter, choice)
-
-
-def _describe_tensor(tensor: TensorMetadata) -> JsonObject:
-    # a dict, because the nested message class only exists in protobuf's compiled runtime
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}

@@ -176,14 +176,13 @@ class FrameChannel:
     # sending
 
     def send(
-        self, kind: int, *, flags: int = 0, number: int = 0, template: int = 0, generation: int = 0,
-        meta: bytes = b"", parts: Sequence[Buffer] = (),
-    ) -> None:  # fmt: skip
+        self, kind: int, *, flags: int = 0, number: int = 0, meta: bytes = b"", parts: Sequence[Buffer] = ()
+    ) -> None:
         """Send a frame, or queue it until there is room.
 
         Raises Overloaded if it can never fit, or the peer holds too much.
         """
-        self.post((kind, flags, number, template, generation), meta, parts)
+        self.post((kind, flags, number, 0, 0), meta, parts)
 
     def post(self, head: FrameHead, meta: bytes, parts: Sequence[Buffer]) -> None:
         """Send a frame like `send`, with its head as a tuple; used for most frames."""

@@ -1,7 +1,6 @@
 """Data plane of a frontend process; asks the engine for models and sends it the requests."""
 
 import logging
-import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,8 +11,8 @@ import numpy as np
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol import messages
 from tpx.protocol.tensors import Array, Buffer, Tensor
-from tpx.protocol.v2 import DecodedRequest, check_string_count
-from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse
+from tpx.protocol.v2 import DecodedRequest
+from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse, check_strings
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
@@ -380,9 +379,7 @@ class RemotePlane:
         shared = bool(request.shared_inputs) or any(output.shared_memory for output in request.outputs)
         head = self._bind_shared(model, request) if shared else model.signature.bind(model, request)
         if head.total_size < 0:
-            for bound in head.inputs:
-                if bound.size < 0:
-                    check_string_count(bound.spec.name, math.prod(bound.shape), self.max_string_elements)
+            check_strings(head, self.max_string_elements)
         if head.origin is None:
             head.origin = _RemoteOrigin(request, head)
         return head

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tpx.errors import Cancelled, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
 from tpx.options import nearest
@@ -82,7 +81,7 @@ class LoadOnDemand:
         """
         if self._waiting.total() >= _MOST_WAITING:
             raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
-        off = asyncio.get_running_loop().create_future()
+        off: asyncio.Future[TpxError | None] = asyncio.get_running_loop().create_future()
         self._tasks.start(self._wait_for_load(name, work, fail, off))
         return lambda: None if off.done() else off.set_result(None)
 
@@ -95,7 +94,7 @@ class LoadOnDemand:
         name: str,
         work: Callable[[], None],
         fail: Callable[[TpxError], None],
-        off: "asyncio.Future[None]",
+        off: "asyncio.Future[TpxError | None]",
     ) -> None:
         self._waiting[name] += 1
         load = self._loads.get(name)
@@ -103,8 +102,7 @@ class LoadOnDemand:
             load = self._loads[name] = asyncio.get_running_loop().create_future()
             self._tasks.start(self._run_load(name, load))
         try:
-            either: set[asyncio.Future[Any]] = {load, off}
-            await asyncio.wait(either, timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([load, off], timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
             error: TpxError | None = None
             if off.done():
                 error = Cancelled(f"the client went away while model '{name}' was being loaded")

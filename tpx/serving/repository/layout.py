@@ -7,7 +7,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -227,14 +227,19 @@ def _read_source(directory: Path) -> ModelSource:
 
 def versions_in(directory: Path) -> dict[int, Path]:
     """Return the version directories by number. Invalid names are skipped and logged."""
-    out = {}
-    for entry in directory.iterdir():
-        name = entry.name
-        version, why = version_of(name) if entry.is_dir() else (None, "")
+    names = [entry.name for entry in directory.iterdir() if entry.is_dir()]
+    return {version: directory / str(version) for version in pick_versions(names, str(directory))}
+
+
+def pick_versions(names: Iterable[str], place: str) -> list[int]:
+    """Return the versions that directories in `place` are named after; invalid names are logged."""
+    out = []
+    for name in names:
+        version, why = version_of(name)
         if version is not None:
-            out[version] = entry
+            out.append(version)
         elif why:
-            log.warning("ignore version directory '%s' which %s: '%s'", name, why, entry)
+            log.warning("ignore version directory '%s' which %s: '%s/%s'", name, why, place, name)
     return out
 
 

@@ -23,7 +23,7 @@ from tpx.protocol.messages import ModelConfig, ModelWarmup
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import InstanceSpec, MakesResponses, ModelFiles, OpenModel, inside
-from tpx.serving.backends.parameters import instance_specs
+from tpx.serving.backends.parameters import GivenParameters, instance_specs
 from tpx.serving.backends.table import backend as find_backend
 from tpx.serving.batch import Batch
 from tpx.serving.cache import ResponseCache
@@ -296,12 +296,9 @@ class Loader:
     def _complete_config(self, opened: OpenModel, config: ModelConfig) -> None:
         if self._options.auto_complete:
             settings = self._merge_backend_settings(config.backend)
-            size = settings.get("default-max-batch-size", str(_DEFAULT_MAX_BATCH_SIZE))
-            if not (size.isascii() and size.isdigit()):
-                raise ConfigError(
-                    f"--backend-config default-max-batch-size must be a whole number, got '{size}'"
-                )
-            opened.complete(config, default_max_batch_size=int(size))
+            given = GivenParameters.of_backend(config.backend, settings)
+            size = given.whole("default-max-batch-size", default=_DEFAULT_MAX_BATCH_SIZE)
+            opened.complete(config, default_max_batch_size=size)
         fill_batching(config)
         configuration.validate_model(config)
         configuration.validate_tensors(config)

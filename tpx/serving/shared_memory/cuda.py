@@ -8,7 +8,7 @@ import numpy as np
 
 from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import InvalidRequest, Unsupported
-from tpx.protocol.tensors import Buffer, aligned
+from tpx.protocol.tensors import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +63,6 @@ class CudaRegionMemory:
                 self._driver.call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
         except InvalidRequest as exc:
             log.warning("closing CUDA shared memory: %s", exc.message)
-
-    def read(self, offset: int, size: int) -> Buffer:
-        buffer = aligned(size)
-        self.read_into(buffer, offset)
-        return buffer
 
     def read_into(self, memory: memoryview, offset: int) -> None:
         size = len(memory)

@@ -16,9 +16,6 @@ from tpx.serving.shared_memory.system import SystemRegionMemory
 class RegionMemory(Protocol):
     """The memory of a region, open until the last reference is released. Ranges lie within it."""
 
-    def read(self, offset: int, size: int) -> Buffer:
-        """Return a copy of `size` bytes. Raises InvalidRequest if they no longer exist."""
-
     def read_into(self, memory: memoryview, offset: int) -> None:
         """Fill `memory` with the bytes from `offset` on. Raises InvalidRequest if they no longer exist."""
 
@@ -166,7 +163,7 @@ class SharedInput:
         """Raise InvalidRequest unless the data is `count` BYTES elements; very many are not checked here."""
         if count > _STRINGS_LOOKED_AT:
             return
-        at, end = 0, len(self.memory)
+        at, end, length = 0, len(self.memory), memoryview(bytearray(4))
         what = f"for inference input '{name}' for model '{model}'"
         for number in range(count):
             if at == end:
@@ -176,7 +173,8 @@ class SharedInput:
                     f"incomplete string length indicator {what}, expecting 4 bytes but only {end - at} bytes "
                     "available. Please make sure the string length indicator is in one buffer."
                 )
-            size = int.from_bytes(self.registration.memory.read(self.place.offset + at, 4), "little")
+            self.registration.memory.read_into(length, self.place.offset + at)
+            size = int.from_bytes(length, "little")
             at += 4
             if size > end - at:
                 raise InvalidRequest(
@@ -195,7 +193,7 @@ class SharedHead:
     registered.
     """
 
-    __slots__ = ("_fill", "_inputs", "_outputs")
+    __slots__ = ("_fill", "_places", "_regions")
 
     def __init__(
         self,
@@ -204,24 +202,22 @@ class SharedHead:
         fill: Callable[[RequestHead, Sequence[SharedInput]], None],
     ) -> None:
         """Create it; `fill` reads inputs, now or later."""
-        self._inputs = [(weakref.ref(each.registration), each.place) for each in inputs]
-        self._outputs = [each.reference for each in outputs]
+        self._places = [each.place for each in inputs]
+        self._regions = [
+            *(weakref.ref(each.registration) for each in inputs),
+            *(o.reference for o in outputs),
+        ]
+        """Regions of the inputs, then those of the outputs."""
         self._fill = fill
 
     def again(self, head: RequestHead) -> list[Buffer] | None:
-        inputs: list[SharedInput] = []
         regions: list[Registration] = []
-        for reference, place in self._inputs:
-            registration = reference()
-            if registration is None or registration.gone:
-                return None
-            inputs.append(SharedInput(registration, place))
-            regions.append(registration)
-        for reference in self._outputs:
+        for reference in self._regions:
             registration = reference()
             if registration is None or registration.gone:
                 return None
             regions.append(registration)
+        inputs = list(map(SharedInput, regions, self._places))
         self._fill(head, inputs)
         head.regions = regions
         return [each.memory for each in inputs]

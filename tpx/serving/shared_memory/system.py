@@ -10,7 +10,7 @@ import resource
 import stat
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.tensors import Buffer, aligned
+from tpx.protocol.tensors import Buffer
 
 RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "tpx_backend_")
 """Prefixes of memory that servers share with their own processes, which clients must not register."""
@@ -54,11 +54,6 @@ class SystemRegionMemory:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-
-    def read(self, offset: int, size: int) -> Buffer:
-        buffer = aligned(size)
-        self.read_into(buffer, offset)
-        return buffer
 
     def read_into(self, memory: memoryview, offset: int) -> None:
         done, size = 0, len(memory)

@@ -1,8 +1,8 @@
 """Tensors between server and model that clients do not see, added by sequence and ragged batching."""
 
-from typing import Any
+from collections.abc import Iterable
 
-from tpx.protocol.messages import ModelConfig
+from tpx.protocol.messages import ModelConfig, ModelSequenceBatching
 
 
 def added_inputs(config: ModelConfig) -> dict[str, int]:
@@ -26,7 +26,7 @@ def taken_outputs(config: ModelConfig) -> dict[str, int]:
     return {state.output_name: state.data_type for state in config.sequence_batching.state}
 
 
-def _find_control_type(controls: Any) -> int:
+def _find_control_type(controls: Iterable["ModelSequenceBatching.Control"]) -> int:
     for control in controls:
         if control.data_type:
             return int(control.data_type)

@@ -1,4 +1,3 @@
 """Request traces: `tracer` selects requests by its `settings`, `trace` collects one trace. Traces go
-through a `queue`: `writer` writes files, and `export` sends `spans` to a collector, below the caller's
-span.
+through a `queue`: `writer` writes files, and `spans` sends spans to a collector, below the caller's span.
 """

@@ -7,17 +7,14 @@ stay with the setting under which they were taken (Triton: server/src/tracer.cc)
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
+from pathlib import Path
 from typing import Protocol
 
-from tpx.errors import InvalidRequest
-from tpx.serving.tracing.settings import NAMES, Mode, TraceSetting, TraceUpdate, TraceValues
+from tpx.errors import InvalidRequest, UsageError
+from tpx.serving.tracing.queue import TraceOutput, TraceQueue
+from tpx.serving.tracing.settings import NAMES, SpanSettings, TraceSetting, TraceUpdate, TraceValues
 from tpx.serving.tracing.trace import Caller, Trace, place_below
-
-_SINKS: dict[Mode, str] = {
-    "triton": "tpx.serving.tracing.writer:open_files",
-    "opentelemetry": "tpx.serving.tracing.export:open_export",
-}
+from tpx.serving.tracing.writer import TraceWriter
 
 
 class TraceGroup(Protocol):
@@ -42,9 +39,43 @@ class TraceSink(Protocol):
 
 def open_sink(setting: TraceSetting) -> TraceSink:
     """Return the sink for the setting's mode. Raises UsageError if a package is missing."""
-    module, _, function = _SINKS[setting.trace_mode].partition(":")
-    sink: TraceSink = getattr(import_module(module), function)(setting)
-    return sink
+    if not setting.exports:
+        return TraceWriter(Path(setting.trace_file))
+    try:
+        from tpx.serving.tracing.spans import OtlpCollector, count_spans
+    except ImportError as exc:
+        raise UsageError(
+            "--trace-config mode=opentelemetry needs the packages opentelemetry-sdk and "
+            f"opentelemetry-exporter-otlp-proto-http: pip install 'tpx[otel]' ({exc})"
+        ) from exc
+    return SpanExport(setting.spans, OtlpCollector(setting.spans), count_spans)
+
+
+class SpanExport:
+    """Sends traces as spans to a collector. Implements TraceSink and, for any setting, TraceGroup."""
+
+    def __init__(
+        self, settings: SpanSettings, collector: TraceOutput[Trace], count: Callable[[Trace], int]
+    ) -> None:
+        """`count` returns the maximum number of spans of a trace."""
+        self._count = count
+        self._queue = TraceQueue(
+            collector,
+            f"'{settings.url}'",
+            limit=settings.bsp_max_queue_size,
+            full=settings.bsp_max_export_batch_size,
+            delay_s=settings.bsp_schedule_delay / 1000,
+        )
+        self.close = self._queue.close
+
+    def group(self, setting: TraceSetting) -> "SpanExport":  # noqa: ARG002 (all go to the same collector)
+        return self
+
+    def add(self, trace: Trace, *, complete: bool) -> None:  # noqa: ARG002 (no file ends with it)
+        self._queue.put(trace, self._count(trace))
+
+    def end(self) -> None:
+        """Do nothing: spans are sent as they come."""
 
 
 class _Scope:

@@ -135,7 +135,7 @@ class TracePortion:
 
 
 class TraceWriter:
-    """Implements TraceSink: writes traces to a file, in a thread."""
+    """Implements TraceSink: writes traces to files, in a thread that creates them with their first trace."""
 
     def __init__(self, path: Path) -> None:
         self._file = TraceFile(path)
@@ -144,8 +144,3 @@ class TraceWriter:
 
     def group(self, setting: TraceSetting) -> TracePortion:
         return TracePortion(self._file, setting, self._queue)
-
-
-def open_files(setting: TraceSetting) -> TraceWriter:
-    """Return the sink; files are created with their first trace."""
-    return TraceWriter(Path(setting.trace_file))

@@ -141,7 +141,10 @@ def test_split_outputs_lose_their_outer_axis(live: Live) -> None:
         ("garbled", "not a serialized DALI pipeline"),
         ("missing", "unable to find"),
         ("raising", "cannot be serialized: .*not today"),
-        ("threads", "num_threads must be a whole number above 0, got 'x'"),
+        (
+            "threads",
+            "parameter 'num_threads' of model 'threads' must be a whole number from 1 to 1024, got 'x'",
+        ),
     ],
 )
 def test_a_model_that_does_not_fit_says_why(live: Live, name: str, said: str) -> None:

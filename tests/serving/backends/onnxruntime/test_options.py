@@ -60,10 +60,12 @@ def test_thread_counts_that_are_no_numbers_are_refused(tmp_path: Path, key: str,
         opened(tmp_path, f"parameters {{ key: '{key}' value {{ string_value: '{text}' }} }} ")
 
 
-@pytest.mark.parametrize("text", [str(2**31), "9" * 5000])
-def test_thread_counts_that_onnx_runtime_cannot_take_are_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["100000", "9" * 5000])
+def test_thread_counts_that_would_take_minutes_to_start_are_refused(tmp_path: Path, text: str) -> None:
     onnx_files.save(onnx_files.doubling(), tmp_path / "model.onnx")
-    with pytest.raises(ConfigError, match=r"of model 'net' must be less than 2\^31"):
+    with pytest.raises(
+        ConfigError, match=f"of model 'net' must be a whole number from 0 to 1024, got '{text}'"
+    ):
         opened(tmp_path, f"parameters {{ key: 'intra_op_thread_count' value {{ string_value: '{text}' }} }} ")
 
 

@@ -61,7 +61,7 @@ def test_threads_of_a_model_are_reported_where_all_models_share_theirs(tmp_path:
     out = tpx("serve", "--model-repository", str(tmp_path), *(POOL + word for word in words), "--http-port=0")
     assert out.returncode == 1
     assert "'intra_op_thread_count' of model 'net' has no effect" in out.stdout + out.stderr
-    assert (
-        "parameter 'intra_op_thread_count' of --backend-config onnxruntime must be a whole number, got '-1'"
-        in (out.stdout + out.stderr)
+    wrong = (
+        "parameter 'intra_op_thread_count' of --backend-config onnxruntime must be a whole number from 0 to"
     )
+    assert wrong in out.stdout + out.stderr

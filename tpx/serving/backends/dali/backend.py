@@ -32,6 +32,7 @@ from tpx.serving.backends.dali.definition import (
     serialize,
 )
 from tpx.serving.backends.model_tensors import dims_of
+from tpx.serving.backends.parameters import GivenParameters
 
 # DALI raises RuntimeError; its Python binding raises conversion errors
 ERRORS = (RuntimeError, TypeError, ValueError, KeyError, OverflowError)
@@ -113,7 +114,6 @@ def reason(exc: Exception) -> str:
 
 
 FALLBACK_FILENAME = "dali.py"
-_THREADS = "num_threads"
 _JOINED = "split_along_outer_axis"
 
 
@@ -163,13 +163,9 @@ class DaliModel:
         self._name = files.model_name
         self._definition = definition
         self._releases = files.settings.get("release_after_unload", "") == "true"
-        text = config.parameters[_THREADS].string_value if _THREADS in config.parameters else ""
-        if text and not (text.isascii() and text.isdigit() and int(text) > 0):
-            raise ConfigError(
-                f"model '{self._name}': {_THREADS} must be a whole number above 0, got '{text}'"
-            )
-        self._threads = int(text or 0)
-        listed = config.parameters[_JOINED].string_value if _JOINED in config.parameters else ""
+        parameters = GivenParameters.of_model(config)
+        self._threads = parameters.threads("num_threads", least=1)
+        listed = parameters.words.get(_JOINED, "")
         self.joined_outputs = frozenset(filter(None, listed.split(":")))
         """Outputs whose samples are concatenated."""
 

@@ -41,15 +41,15 @@ class Threads:
             for key in {INTRA, INTER} & model.words.keys():
                 model.warn(key, f"has no effect: {COMMAND_LINE},{GLOBAL} gives all models the same threads")
             threads = cls(
-                intra_op=server_settings.whole(INTRA), inter_op=server_settings.whole(INTER), common=True
+                intra_op=server_settings.threads(INTRA), inter_op=server_settings.threads(INTER), common=True
             )
             with _making:
                 _make_pools_once(threads)
             return threads
         share = max(1, schedulable_processors() // max(1, len(instance_specs(config))))
         return cls(
-            intra_op=model.whole(INTRA) or server_settings.whole(INTRA) or share,
-            inter_op=model.whole(INTER) or server_settings.whole(INTER) or 1,
+            intra_op=model.threads(INTRA) or server_settings.threads(INTRA) or share,
+            inter_op=model.threads(INTER) or server_settings.threads(INTER) or 1,
         )
 
 

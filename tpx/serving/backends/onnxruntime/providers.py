@@ -6,15 +6,17 @@ names and parameters (onnxruntime_backend/src/onnxruntime.cc).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import onnxruntime as ort
 
 from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest
-from tpx.protocol.messages import ModelConfig
+from tpx.protocol.messages import ModelConfig, ModelOptimizationPolicy
 from tpx.serving.backends.contract import InstanceSpec
 from tpx.serving.backends.parameters import GivenParameters
+
+_Accelerator: TypeAlias = "ModelOptimizationPolicy.ExecutionAccelerators.Accelerator"
 
 CUDA_PARAMETERS = {
     "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
@@ -130,7 +132,7 @@ def check_started(
 
 
 def _choose_gpu_providers(
-    config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[Any]
+    config: ModelConfig, spec: InstanceSpec, accelerators: Iterable[_Accelerator]
 ) -> list[Provider]:
     device = {"device_id": str(spec.device_id)}
     model, cuda = GivenParameters.of_model(config), {}
@@ -149,7 +151,7 @@ def _choose_gpu_providers(
     return [*out, replace(CUDA, options={**cuda, **device})]
 
 
-def _choose_cpu_providers(config: ModelConfig, accelerators: Iterable[Any]) -> list[Provider]:
+def _choose_cpu_providers(config: ModelConfig, accelerators: Iterable[_Accelerator]) -> list[Provider]:
     out = []
     for item in accelerators:
         given = _read_parameters(config, item)
@@ -161,7 +163,7 @@ def _choose_cpu_providers(config: ModelConfig, accelerators: Iterable[Any]) -> l
 _PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
 
 
-def _read_parameters(config: ModelConfig, accelerator: Any) -> GivenParameters:
+def _read_parameters(config: ModelConfig, accelerator: _Accelerator) -> GivenParameters:
     where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
     if "device_id" in accelerator.parameters:
         raise ConfigError(f"parameter 'device_id' of {where}: set the device with gpus in the instance_group")

@@ -4,7 +4,7 @@ The rules are Triton's (onnxruntime_backend/src/onnxruntime.cc), so that a confi
 in both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import TensorConfig
 from tpx.serving.backends.model_tensors import NUMPY_NAMES, ModelTensor, complete_empty, dims_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -57,7 +58,9 @@ class OnnxTensor(ModelTensor):
         return cls(name=node.name, datatype=datatype, shape=shape)
 
 
-def ranked_by(config: ModelConfig, items: Any, tensors: Sequence[OnnxTensor]) -> list[OnnxTensor]:
+def ranked_by(
+    config: ModelConfig, items: Iterable[TensorConfig], tensors: Sequence[OnnxTensor]
+) -> list[OnnxTensor]:
     """Mark the tensors whose number of dimensions is unknown, using `config.input` or `config.output`.
 
     ONNX Runtime reports both a scalar and a tensor of unknown rank with an empty shape. A tensor that

@@ -6,31 +6,28 @@ Settings have the names of Triton's backend; any other parameter is a property o
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import openvino as ov
 
-from tpx.errors import ConfigError, ExecutionError, InvalidRequest
+from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.tensors import Array
 from tpx.serving.backends.contract import Arrays
 from tpx.serving.backends.model_tensors import ModelTensor, from_model, to_model
-from tpx.serving.backends.parameters import instance_specs
+from tpx.serving.backends.parameters import GivenParameters, instance_specs
 
 log = logging.getLogger(__name__)
 
 _PROPERTY = re.compile(r"[A-Z][A-Z0-9_]*")
-_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
-_CHECKED: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "INFERENCE_NUM_THREADS": ((), "a non-negative number"),
-    "COMPILATION_NUM_THREADS": ((), "a non-negative number"),
-    "NUM_STREAMS": (("AUTO", "NUMA"), "either AUTO/NUMA/<int_value>"),
-    "PERFORMANCE_HINT": (_HINTS, "/".join(_HINTS)),
+_COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS", "NUM_STREAMS")
+"""Properties that are numbers of threads; a stream has at least one."""
+_WORDS = {
+    "NUM_STREAMS": ("AUTO", "NUMA"),
+    "PERFORMANCE_HINT": ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT"),
 }
-"""Accepted values of a property, and how errors list them; properties other than hints also accept
-numbers.
-"""
+"""Words that a property takes."""
 _EARLIER_NAMES = {
     "CPU_THREADS_NUM": "INFERENCE_NUM_THREADS",
     "CPU_THROUGHPUT_STREAMS": "NUM_STREAMS",
@@ -39,6 +36,11 @@ _EARLIER_NAMES = {
     "SKIP_DYNAMIC_BATCHSIZE": "SKIP_OV_DYNAMIC_BATCHSIZE",
 }
 """Names in Triton's backend before OpenVINO 2022."""
+_OWN = (
+    *("TARGET_DEVICE", "CPU_EXTENSION_PATH", "HINT_BF16"),
+    *("SKIP_OV_DYNAMIC_BATCHSIZE", "ENABLE_BATCH_PADDING", "RESHAPE_IO_LAYERS"),
+)
+"""Parameters that are no properties of OpenVINO."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,28 +62,24 @@ class OpenVinoSettings:
 
 def settings_of(config: ModelConfig) -> OpenVinoSettings:
     """Return the settings of a ModelConfig. Raises ConfigError that names the parameter."""
-    given = {}
-    for key, value in config.parameters.items():
-        given[_EARLIER_NAMES.get(key, key)] = value.string_value
-    fixed, padded, reshaped = (
-        _pop_yes_or_no(config.name, given, key)
-        for key in ("SKIP_OV_DYNAMIC_BATCHSIZE", "ENABLE_BATCH_PADDING", "RESHAPE_IO_LAYERS")
-    )
-    device = given.pop("TARGET_DEVICE", "") or "CPU"
-    extension = given.pop("CPU_EXTENSION_PATH", "")
+    given = GivenParameters.of_model(config)
+    given = replace(given, words={_EARLIER_NAMES.get(key, key): word for key, word in given.words.items()})
     properties: dict[str, str] = {}
-    if _pop_yes_or_no(config.name, given, "HINT_BF16"):
+    if given.switch("HINT_BF16", default=False):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"
-    for key, text in given.items():
-        if not _PROPERTY.fullmatch(key):
-            log.warning("parameter '%s' of model '%s' has no effect", key, config.name)
+    for key, text in given.words.items():
+        words = _WORDS.get(key, ())
+        if key in _OWN:
             continue
-        properties[key] = text
-        words, expected = _CHECKED.get(key, ((), ""))
-        if text.upper() in words:
+        if not _PROPERTY.fullmatch(key):
+            given.warn(key, "has no effect")
+        elif text.upper() in words:
             properties[key] = text.upper()
-        elif expected and not (key != "PERFORMANCE_HINT" and text.isascii() and text.isdigit()):
-            raise _make_parameter_error(config.name, key, text, expected)
+        elif words and (key not in _COUNTS or not text.isdecimal()):
+            raise given.wrong(key, f"one of {', '.join(words)}{' or a number' if key in _COUNTS else ''}")
+        else:
+            properties[key] = str(given.threads(key)) if key in _COUNTS else text
+    device = given.words.get("TARGET_DEVICE") or "CPU"
     if device == "CPU":
         # results must not depend on whether this machine's CPU supports bfloat16
         if not {"INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"} & properties.keys():
@@ -92,22 +90,11 @@ def settings_of(config: ModelConfig) -> OpenVinoSettings:
     return OpenVinoSettings(
         device=device,
         properties=properties,
-        extension=extension,
-        fixed_batch=fixed,
-        padded=padded,
-        reshaped=reshaped,
+        extension=given.words.get("CPU_EXTENSION_PATH", ""),
+        fixed_batch=given.switch("SKIP_OV_DYNAMIC_BATCHSIZE", default=False),
+        padded=given.switch("ENABLE_BATCH_PADDING", default=False),
+        reshaped=given.switch("RESHAPE_IO_LAYERS", default=False),
     )
-
-
-def _make_parameter_error(model: str, key: str, text: str, expected: str) -> ConfigError:
-    return ConfigError(f"expected the parameter '{key}' of model '{model}' to be {expected}, got {text}")
-
-
-def _pop_yes_or_no(model: str, given: dict[str, str], key: str) -> bool:
-    text = given.pop(key, "NO")
-    if text.upper() not in ("YES", "NO"):
-        raise _make_parameter_error(model, key, text, "either YES or NO")
-    return text.upper() == "YES"
 
 
 # OpenVINO raises RuntimeError; its Python binding raises conversion errors

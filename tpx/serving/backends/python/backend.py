@@ -15,6 +15,7 @@ from tpx.protocol import model_config
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
+from tpx.serving.backends.parameters import GivenParameters
 from tpx.serving.backends.python.instance import InstanceSettings, PythonInstance
 from tpx.serving.backends.python.process import ChildProcess, Interpreter, interpreter_of
 from tpx.serving.backends.python.services import write_log
@@ -153,19 +154,18 @@ class PythonModel:
         for key in self._files.settings:
             if key not in known:
                 raise ConfigError(f"--backend-config python has no key '{key}' (has: {', '.join(known)})")
-        key = "FORCE_CPU_ONLY_INPUT_TENSORS"
-        text = config.parameters[key].string_value if key in config.parameters else "yes"
-        if text not in ("yes", "no"):
-            raise ConfigError(f"model '{config.name}': parameter {key} must be yes or no, got '{text}'")
+        # only validated: inputs are always in host memory
+        GivenParameters.of_model(config).one_of("FORCE_CPU_ONLY_INPUT_TENSORS", {"yes": "", "no": ""})
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonInstance:
         # on one core a spinning reader would starve the process it waits for
-        spin_us = self._read_setting("spin-microseconds", _SPIN_US if usable_processors() >= 2 else 0)
+        given = GivenParameters.of_backend("python", self._files.settings)
+        spin_us = given.whole("spin-microseconds", default=_SPIN_US if usable_processors() >= 2 else 0)
         settings = InstanceSettings(
             name=spec.name,
             model=config.name,
             decoupled=config.model_transaction_policy.decoupled,
-            end_timeout_s=float(self._read_setting("stub-timeout-seconds", _END_TIMEOUT_S)),
+            end_timeout_s=float(given.whole("stub-timeout-seconds", default=_END_TIMEOUT_S)),
             start=lambda: self._start_process(config),
             words={
                 **self._source,
@@ -190,12 +190,6 @@ class PythonModel:
         process, self._first = self._first, None
         if process is not None:
             process.abandon()
-
-    def _read_setting(self, key: str, default: int) -> int:
-        text = self._files.settings.get(key, str(default))
-        if not (text.isascii() and text.isdigit()):
-            raise ConfigError(f"--backend-config python,{key} must be a whole number, got '{text}'")
-        return int(text)
 
     def _start_process(self, config: ModelConfig) -> ChildProcess:
         if self._interpreter is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tpx.errors import ConfigError, LoadError
+from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.pytorch.program import (
     Interface,
@@ -25,6 +25,7 @@ from tpx.serving.backends.pytorch.program import (
     Value,
     storages_of,
 )
+from tpx.serving.extensions import foreign
 
 SUFFIXES = (".safetensors", ".pt")
 
@@ -87,7 +88,10 @@ class ModuleProgram(Program):
         """With `device` None the module stays where its constructor puts it. Raises LoadError."""
         self._python = _import_file(path, model)
         try:
-            module = _construct_model(_find_class(self._python, class_name, path, model), path, model)
+            found = _find_class(self._python, class_name, path, model)
+            what = f"class '{found.__name__}' of '{path}' cannot be made without arguments"
+            with foreign(f"failed to load model '{model}': {what}: "):
+                module: Value = found()
             weights = weights_file(path)
             if weights is None:
                 log.info("model '%s' has no weights file beside '%s'", model, path.name)
@@ -154,12 +158,11 @@ def _import_file(path: Path, model: str) -> ModuleType:
     module.__package__ = module.__name__
     sys.modules[module.__name__] = module
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
-    except (Exception, SystemExit) as exc:  # SystemExit: a script may call sys.exit()
+        with foreign(f"failed to load model '{model}': importing '{path}' fails: "):
+            exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except TpxError:
         sys.modules.pop(module.__name__, None)
-        raise LoadError(
-            f"failed to load model '{model}': importing '{path}' fails: {type(exc).__name__}: {exc}"
-        ) from exc
+        raise
     return module
 
 
@@ -192,16 +195,6 @@ def _find_class(module: ModuleType, name: str, path: Path, model: str) -> type:
             CLASS_PARAMETER,
         )
     return own[0]
-
-
-def _construct_model(made_of: type, path: Path, model: str) -> Value:
-    try:
-        return made_of()
-    except (Exception, SystemExit) as exc:
-        raise LoadError(
-            f"failed to load model '{model}': class '{made_of.__name__}' of '{path}' cannot be made without "
-            f"arguments: {type(exc).__name__}: {exc}"
-        ) from exc
 
 
 def _format_annotation(parameter: inspect.Parameter) -> str:

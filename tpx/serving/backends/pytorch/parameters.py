@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -99,13 +100,8 @@ def _read_thread_count(given: GivenParameters, *keys: str) -> int:
     """Return a thread count from synonymous keys; 0 or less means the default. Raises ConfigError."""
     counts = {}
     for key in keys:
-        text = given.words.get(key)
-        if text is not None:
-            if not text.removeprefix("-").isdecimal():
-                raise given.wrong(key, "a whole number")
-            if len(text) > 10 or int(text) >= 2**31:  # PyTorch takes 32-bit signed integers
-                raise given.wrong(key, "less than 2^31")
-            counts[key] = max(0, int(text))
+        if key in given.words:
+            counts[key] = 0 if re.fullmatch("-[0-9]+", given.words[key]) else given.threads(key)
     if len(set(counts.values())) > 1:
         counts_text = ", ".join(f"{key} {count}" for key, count in counts.items())
         raise ConfigError(f"{given.where}: these parameters mean the same: {counts_text}")

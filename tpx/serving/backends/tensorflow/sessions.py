@@ -59,20 +59,10 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     parameters, options = GivenParameters.of_model(config), GivenParameters.of_backend("tensorflow", backend)
     parameters.warn_of_others(_KNOWN, "has no effect")
     given = parameters.words
-    inter = given.get("TF_NUM_INTER_THREADS")
     level = config.optimization.graph.level
     version = backend.get("version", "2")
     if version != "2":
         raise ConfigError(f"--backend-config tensorflow,version={version}: tpx serves with TensorFlow 2 only")
-    text = backend.get("gpu-memory-fraction", "0")
-    try:
-        fraction = float(text)
-    except ValueError:
-        fraction = -1.0
-    if not 0 <= fraction <= 1:
-        raise ConfigError(
-            f"--backend-config tensorflow,gpu-memory-fraction must be between 0 and 1, got '{text}'"
-        )
     accelerators = config.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         raise ConfigError(
@@ -89,29 +79,18 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
                 f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested"
             )
     return TensorFlowSettings(
-        intra_threads=_parse_count(config.name, given, "TF_NUM_INTRA_THREADS"),
-        inter_threads=None if inter is None else _parse_count(config.name, given, "TF_NUM_INTER_THREADS"),
+        intra_threads=parameters.threads("TF_NUM_INTRA_THREADS"),
+        inter_threads=parameters.threads("TF_NUM_INTER_THREADS") if "TF_NUM_INTER_THREADS" in given else None,
         per_session_threads=parameters.switch("TF_USE_PER_SESSION_THREADS", default=False),
         signature=given.get("TF_SIGNATURE_DEF", ""),
         tag=given.get("TF_GRAPH_TAG", "") or "serve",
         init_ops_file=given.get("TF_INIT_OPS_FILE", ""),
-        sharing=_parse_count(config.name, given, "MAX_SESSION_SHARE_COUNT", 1),
+        sharing=parameters.whole("MAX_SESSION_SHARE_COUNT", least=1, default=1),
         jit="ON_2" if level > 1 else _JIT.get(level, "DEFAULT"),
         mixed_precision=bool(accelerators.gpu_execution_accelerator),
         soft_placement=options.switch("allow-soft-placement", default=True),
-        gpu_memory_fraction=fraction,
+        gpu_memory_fraction=options.number("gpu-memory-fraction", "between 0 and 1", most=1),
     )
-
-
-def _parse_count(model: str, given: Mapping[str, str], key: str, least: int = 0) -> int:
-    text = given.get(key, str(least))
-    expected = "positive number" if least else "non-negative number"
-    if text.isascii() and text.isdigit():
-        if len(text) > 10 or int(text) >= 2**31:  # TensorFlow takes 32-bit signed integers
-            expected = "less than 2^31"
-        elif int(text) >= least:
-            return int(text)
-    raise ConfigError(f"parameter '{key}' must be {expected} for TensorFlow model '{model}', got '{text}'")
 
 
 # silence a warning at every load: the newer loader that it recommends is slower

@@ -54,22 +54,16 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
     for name in ("graphs", "busy_wait_events", "output_copy_stream"):
         if getattr(config.optimization.cuda, name):
             log.warning("optimization.cuda.%s of model '%s' has no effect", name, config.name)
-    # only validated: instances always overlap
-    policy = backend.get("execution-policy", _POLICIES[0])
-    if policy not in _POLICIES:
-        raise ConfigError(
-            f"--backend-config tensorrt,execution-policy must be one of {', '.join(_POLICIES)}, got "
-            f"'{policy}'"
-        )
+    options = GivenParameters.of_backend("tensorrt", backend)
+    # only validated: instances always overlap, and the inputs of a batch are always coalesced
+    options.one_of("execution-policy", dict.fromkeys(_POLICIES, ""))
+    options.switch("coalesce-request-input", default=False)
     plugins = tuple(Path(each) for each in backend.get("plugins", "").split(";") if each)
     for path in plugins:
         if not path.is_file():
             raise LoadError(
                 f"unable to find the TensorRT plugin '{path}' of --backend-config tensorrt,plugins"
             )
-    options = GivenParameters.of_backend("tensorrt", backend)
-    # only validated: the inputs of a batch are always coalesced
-    options.switch("coalesce-request-input", default=False)
     return TensorRtSettings(
         strategy=cast("Strategy", strategy),
         priority=_PRIORITIES[config.optimization.priority],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
-from tpx.serving.distributions.latencies import CACHED, COMPUTED, HISTOGRAMS, SUMMARIES, LatencyFamily
+from tpx.serving.distributions.latencies import HISTOGRAMS, MEASURED, SUMMARIES, LatencyFamily
 from tpx.serving.distributions.quantiles import Summary
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.frontends.metrics.text import Family, Kind, Line, bound, labels
@@ -29,16 +29,6 @@ class _ModelRow:
     model: Served
     names: _Names
     durations: Mapping[str, Duration]
-
-
-_DURATIONS = {
-    "request": ("success", f"Cumulative inference request duration {CACHED}"),
-    "queue": ("queue", f"Cumulative inference queuing duration {CACHED}"),
-    "compute_input": ("compute_input", f"Cumulative compute input duration {COMPUTED}"),
-    "compute_infer": ("compute_infer", f"Cumulative compute inference duration {COMPUTED}"),
-    "compute_output": ("compute_output", f"Cumulative inference compute output duration {COMPUTED}"),
-}
-"""Phase and help of the counters of durations."""
 
 
 class ModelFamilies:
@@ -113,8 +103,9 @@ def _build_family(
 
 
 def _build_durations(rows: Sequence[_ModelRow]) -> Iterator[Family]:
-    for name, (phase, text) in _DURATIONS.items():
-        yield _build_family(f"nv_inference_{name}_duration_us", text, rows, _make_us_getter(phase))
+    for measured, text in MEASURED.items():
+        value = _make_us_getter("success" if measured == "request" else measured)
+        yield _build_family(f"nv_inference_{measured}_duration_us", f"Cumulative {text}", rows, value)
     cached = [row for row in rows if row.model.config.response_cache.enable]
     for what, plural, extra in (
         (("hit", "hits", ""), ("miss", "misses", " (insert+lookup)")) if cached else ()

@@ -4,7 +4,6 @@ Object names are untrusted: none may lead outside the model directory.
 """
 
 import hashlib
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,10 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from tpx.errors import LoadError, UsageError
-from tpx.serving.repository.layout import ModelSource, version_of
+from tpx.serving.repository.layout import ModelSource, pick_versions, version_of
 from tpx.serving.repository.stores.places import StorePlace, settings_of
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -47,6 +44,10 @@ class StoredObject:
 _EMPTY = StoredObject(path="", size_bytes=0, tag="", key="")
 
 
+class _InvalidName(UsageError):
+    """An object has a name that no path can have."""
+
+
 class StoreRepository:
     """Repository (implements the protocol) in an object store. Calls block, from several threads."""
 
@@ -65,13 +66,9 @@ class StoreRepository:
 
     def scan(self) -> list[ModelSource]:
         """Return all models. Raises UsageError."""
-        from obstore.exceptions import InvalidPathError
-
         try:
             objects = self._run_query(lambda: self._list_objects(""))
-        except UsageError as exc:
-            if not isinstance(exc.__cause__, InvalidPathError):
-                raise
+        except _InvalidName:
             # one invalid object name fails the whole listing: list each model, so that only one has a fault
             sources = [self.find(name) for name in self.names()]
             return [source for source in sources if source is not None]
@@ -84,14 +81,10 @@ class StoreRepository:
 
     def find(self, name: str) -> ModelSource | None:
         """Return the source that `scan` would return for this name. Raises UsageError."""
-        from obstore.exceptions import InvalidPathError
-
         fault = ""
         try:
             objects = self._run_query(lambda: self._list_objects(name))
-        except UsageError as exc:
-            if not isinstance(exc.__cause__, InvalidPathError):
-                raise
+        except _InvalidName as exc:
             objects, fault = [], exc.message
         files = [replace(found, path=found.key.removeprefix(f"{name}/")) for found in objects]
         if not files and not fault:
@@ -175,14 +168,13 @@ class StoreRepository:
             ) from exc
 
     def _run_query(self, work: Callable[[], T]) -> T:
-        from obstore.exceptions import BaseError
+        from obstore.exceptions import BaseError, InvalidPathError
 
         try:
             return work()
         except (BaseError, OSError) as exc:
-            raise UsageError(
-                f"cannot read model repository '{self.place}': {_extract_first_line(exc)}"
-            ) from exc
+            kind = _InvalidName if isinstance(exc, InvalidPathError) else UsageError
+            raise kind(f"cannot read model repository '{self.place}': {_extract_first_line(exc)}") from exc
 
 
 class StoredModel:
@@ -205,14 +197,7 @@ class StoredModel:
         """Return the versions. Invalid names are skipped and logged."""
         tops = {found.path.partition("/")[0] for found in self._files if "/" in found.path}
         tops |= {path for path in self._directories if "/" not in path}
-        out = []
-        for top in sorted(tops):
-            version, why = version_of(top)
-            if version is not None:
-                out.append(version)
-            elif why:
-                log.warning("ignore version directory '%s' which %s: '%s'", top, why, self.url)
-        return out
+        return pick_versions(sorted(tops), self.url)
 
     def stamp(self, part: str) -> str:
         """Return a digest of a file, of a version's files or, for `""`, of the files beside the versions."""
