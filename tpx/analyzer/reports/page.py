@@ -59,7 +59,7 @@ _PARETO = (
     "known."
 )
 _UNCONFIRMED = (
-    " Points above the line were measured once, by the search; the final rounds do not confirm them."
+    " Any point above the line was measured once, by the search; the final rounds do not confirm it."
 )
 _ROUNDS = "The best configurations and the default, measured again in turns."
 _METHOD = (
