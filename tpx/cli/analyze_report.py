@@ -143,7 +143,13 @@ def compare(argv: Sequence[str]) -> int:
     compared = Compared(pairs=tuple(_group_differences(found)), strictness=config.comparison.strictness)
     differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
     pairs: list[dict[str, object]] = [
-        {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
+        {
+            "model": p.model,
+            "configurations": [p.before, p.after],
+            "best": bool(p.role),
+            "recommended": p.role == "recommended",
+            **difference,
+        }
         for p, difference in zip(found.pairs, differences, strict=True)
     ]
     document: dict[str, object] = {
@@ -157,14 +163,14 @@ def compare(argv: Sequence[str]) -> int:
 
 def _group_differences(found: AnalysisComparison) -> Iterator[Against]:
     """Yield the differences by configuration, and last what only one run has."""
-    for (before, after, recommended), pairs in groupby(
-        found.pairs, key=lambda pair: (pair.before, pair.after, pair.recommended)
+    for (before, after, role), pairs in groupby(
+        found.pairs, key=lambda pair: (pair.before, pair.after, pair.role)
     ):
         name = before if before == after else f"{before} -> {after}"
         yield Against(
-            title=f"{name}{' (recommended)' if recommended else ''}",
+            title=f"{name} ({role})" if role else name,
             differences=tuple(pair.difference for pair in pairs),
-            important=recommended,
+            important=bool(role),
         )
     left_out = tuple(
         f"only in the {which} run: {', '.join(names[:NAMES_SHOWN])}" + ", ..." * (len(names) > NAMES_SHOWN)
