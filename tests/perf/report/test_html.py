@@ -57,7 +57,7 @@ def options_of(made: Report) -> dict[str, str]:
     """Return the options that the page of a run tells."""
     (options,) = [b for b in blocks_of(build(made, [])) if isinstance(b, Group) and b.title == "Options"]
     (facts,) = [block for block in options.blocks if isinstance(block, Facts)]
-    return {fact.label: fact.value for fact in facts.facts}
+    return dict(facts.facts)
 
 
 def full() -> Report:
