@@ -11,8 +11,9 @@ from pathlib import Path
 from tpx.analyzer.comparison import AnalysisComparison, compare_runs
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import given_in_file
+from tpx.analyzer.options.measuring import ProfileOutputSpec
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.reports.files import ReportFiles, write_reports
+from tpx.analyzer.reports.files import write_reports
 from tpx.analyzer.reports.tables import write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
@@ -76,16 +77,16 @@ def _write_run_reports(view: ReportView, config: ReportConfig) -> None:
     def named(name: str) -> Path | None:
         return place / f"report.{ENDINGS[name]}" if name in wanted else None
 
-    files = ReportFiles(
+    output = ProfileOutputSpec(
         html=named("html"),
         pdf=named("pdf"),
         markdown=named("markdown"),
         json=named("json"),
         junit=named("junit"),
-        summaries="html" in wanted,
-        detailed="html" in wanted,
+        skip_summary_reports="html" not in wanted,
+        skip_detailed_reports="html" not in wanted,
     )
-    show_written(write_reports(view, files))
+    show_written(write_reports(view, output))
     if "csv" in wanted:
         for path in write_csv(view, place / "results"):
             print(f"Report: {path}")
