@@ -34,6 +34,7 @@ def write_run(
     texts: dict[str, str] | None = None,
     spread: float | None = None,
     model: str = "m",
+    final_rounds: int = 0,
 ) -> Path:
     """A run of two configurations, measured once for each rate; `spread` is a half width of intervals."""
     path = directory / "run.jsonl"
@@ -45,6 +46,7 @@ def write_run(
                 goals=Goals(),
                 top=3,
                 tolerance_percent=10,
+                final_rounds=final_rounds,
                 settings={},
                 provenance=Provenance(command=(), started="", versions={}, host={}),
             )
@@ -136,9 +138,7 @@ def test_configurations_are_the_same_by_their_text(tmp_path: Path) -> None:
     renamed = {"m_config_default": "text of m_config_0", "m_config_0": "another"}
     after = write_run(tmp_path / "b", texts=renamed)
     found = compare_runs(read(before), read(after), Strictness())
-    assert {(p.before, p.after) for p in found.pairs if not p.recommended} == {
-        ("m_config_0", "m_config_default")
-    }
+    assert {(p.before, p.after) for p in found.pairs if not p.role} == {("m_config_0", "m_config_default")}
     assert (found.only_before, found.only_after) == (("m_config_default",), ("m_config_0",))
 
 
@@ -155,6 +155,21 @@ def test_the_gate_fails_with_five_only_where_something_became_worse(
     assert main(["compare", str(after), str(before)]) == 0
     assert main(["compare", str(after), str(after), "--all"]) == 0
     assert "No significant difference (6 figures compared" in capsys.readouterr().out
+
+
+def test_only_what_both_runs_recommend_is_called_recommended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sure = write_run(tmp_path / "a")
+    # the gain of the best was not measured again, though final rounds were planned
+    unsure = write_run(tmp_path / "b", rates=slower(0.1), final_rounds=5)
+    assert main(["compare", str(sure), str(unsure), "--json", str(tmp_path / "out.json")]) == 5
+    out = capsys.readouterr().out
+    assert "m_config_0 (best)" in out
+    assert "recommended" not in out
+    pairs = json.loads((tmp_path / "out.json").read_text())["compare"]
+    assert not any(pair["recommended"] for pair in pairs)
+    assert [pair["best"] for pair in pairs].count(True) == 2  # throughput and p99
 
 
 @pytest.mark.parametrize(
@@ -184,4 +199,6 @@ def test_what_is_recommended_is_compared_and_not_what_ranks_first(replay: Callab
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=2)
     pairs = compare_runs(run, run, Strictness()).pairs
-    assert {(p.before, p.after) for p in pairs if p.recommended} == {("alexnet_config_0", "alexnet_config_0")}
+    assert {(p.before, p.after) for p in pairs if p.role == "recommended"} == {
+        ("alexnet_config_0", "alexnet_config_0")
+    }

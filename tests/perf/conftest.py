@@ -41,6 +41,9 @@ from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.summaries import LatencySummary, summarize
 from tpx.protocol.tensors import Tensor
 
+PLAIN_SPEC = build(SessionSpec, {"model": "identity"})
+"""A run whose options are the defaults."""
+
 
 @dataclass
 class FakeResponse:

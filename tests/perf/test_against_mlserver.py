@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.perf.clients.running import level, ran
+from tests.perf.conftest import PLAIN_SPEC
 from tests.perf.peers import Ports, fetched, free_ports, running
 from tpx.errors import MeasurementError
-from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.level_text import level_block
 from tpx.perf.results import LevelResult, Verdict
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -89,7 +90,7 @@ def check(result: LevelResult) -> None:
     assert result.verdict in (Verdict.OK, Verdict.UNSTABLE)
     assert result.requests > 10
     assert result.server is None
-    assert "Server:" not in level_block(result, Shown())
+    assert "Server:" not in level_block(result, PLAIN_SPEC)
 
 
 @PROTOCOLS

@@ -214,15 +214,3 @@ def test_a_search_goes_on_below_a_level_that_failed() -> None:
     )
     assert ladder.seen == [1, 2, 4, 8, 6, 5]
     assert found.answer == Level("concurrency", 4)
-
-
-def test_nothing_is_measured_any_more_when_the_pause_between_two_levels_is_interrupted() -> None:
-    ladder = Ladder()
-
-    async def interrupted() -> Levels:
-        asyncio.get_running_loop().call_later(0.05, ladder.stop.set)
-        levels = parse_concurrency("1:4")
-        return await sweep(levels, LevelSettings(), ladder.measure, ladder.stop, pause_s=30)
-
-    assert len(asyncio.run(interrupted()).results) == 1
-    assert ladder.seen == [1]

@@ -78,7 +78,7 @@ def test_steps_go_on_to_the_right_end_and_dots_alone_are_not_joined() -> None:
     drawing = lay_out(chart(line(1, 2, shape="steps"), line(1, 2, shape="dots", faint=True)))
     assert drawing.series[0].path.endswith(f" H{drawing.frame.right}")
     assert drawing.series[1].path == ""
-    assert drawing.series[1].faint
+    assert drawing.series[1].line.faint
 
 
 def test_a_narrow_screen_has_every_chart_at_its_own_size() -> None:

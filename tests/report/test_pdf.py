@@ -6,7 +6,7 @@ import pytest
 
 from tests.report.reading import pdf_text
 from tpx.errors import MeasurementError
-from tpx.report.document import Block, Cell, Column, DataTable, Document, Fact, Facts, Section, TableRow, code
+from tpx.report.document import Block, Cell, Column, DataTable, Document, Facts, Section, TableRow, code
 from tpx.report.pdf import MOST_COLUMNS, MOST_ROWS, columns_shown, write_pdf
 
 PATH = "/srv/" + "model_repository/" * 12 + "mnist_config_default"
@@ -36,7 +36,7 @@ def test_markup_in_names_is_text(tmp_path: Path) -> None:
 
 
 def test_what_a_reader_copies_has_no_invisible_characters(tmp_path: Path) -> None:
-    facts = Facts(facts=(Fact(label="Path", value=PATH),))
+    facts = Facts(facts={"Path": PATH})
     text = made(tmp_path, NAMES, facts, code(f"tpx serve --model-repository {PATH}"))
     assert "\u200b" not in text
     assert text.replace("\n", "").count(PATH) == 3

@@ -8,6 +8,7 @@ the confidence interval of the single measurement.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from tpx.analyzer.objectives import METRICS, NS_PER_MS, MeasuredMetric
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
-from tpx.analyzer.verdict import judge
+from tpx.analyzer.verdict import Finding, judge
 from tpx.perf.compare import Difference, FigureName, settled
 from tpx.perf.options.measuring import Strictness
 from tpx.perf.statistics.intervals import t_quantile, t_two_sided
@@ -24,6 +25,7 @@ SINGLE_DEGREES = 30
 """Degrees of freedom assigned to the interval of a single measurement."""
 NORMAL_95 = 1.96
 LEAST_ERROR = 1e-9
+Role = Literal["recommended", "best", ""]
 _FIGURES: tuple[tuple[FigureName, str, float], ...] = (
     ("throughput", "perf_throughput", 1.0),
     ("p99", "perf_latency_p99", NS_PER_MS),
@@ -38,8 +40,8 @@ class Pair:
     before: str
     """Name of the configuration in the first run."""
     after: str
-    recommended: bool
-    """True for the runs' recommendations, which need not be the same configuration."""
+    role: Role
+    """Role in both runs: what each recommends, what each found best, not necessarily the same; or none."""
     difference: Difference
 
 
@@ -74,10 +76,13 @@ def compare_runs(before: Run, after: Run, strictness: Strictness) -> AnalysisCom
         if name not in first or name not in second:
             only[0 if name in first else 1].append(name)
             continue
-        best = [judge(of[name], run.started.goals).best for of, run in ((first, before), (second, after))]
+        verdicts = [judge(of[name], run.started.goals) for of, run in ((first, before), (second, after))]
+        best = (verdict.best for verdict in verdicts)
         sides = [(ranked.name, ranked.figures) for ranked in best if ranked is not None and ranked.satisfies]
         if len(sides) == 2:
-            pairs += _pair_figures(name, sides[0], sides[1], strictness, recommended=True)
+            sure = all(verdict.finding is not Finding.INCONCLUSIVE for verdict in verdicts)
+            role: Role = "recommended" if sure else "best"
+            pairs += _pair_figures(name, sides[0], sides[1], strictness, role)
         old, new = _index_by_text(first[name]), _index_by_text(second[name])
         for text in (text for text in old if text in new):
             others = {point.load: (new[text].variant.name, point) for point in new[text].points}
@@ -102,7 +107,7 @@ def _index_by_text(model: ModelRun) -> Mapping[str, VariantRun]:
 
 
 def _pair_figures(
-    model: str, first_side: _Side, second_side: _Side, strictness: Strictness, *, recommended: bool = False
+    model: str, first_side: _Side, second_side: _Side, strictness: Strictness, role: Role = ""
 ) -> Iterator[Pair]:
     (before, ours), (after, theirs) = first_side, second_side
     load = " -> ".join(dict.fromkeys((str(ours.load), str(theirs.load))))
@@ -115,7 +120,7 @@ def _pair_figures(
             model=model,
             before=before,
             after=after,
-            recommended=recommended,
+            role=role,
             difference=Difference(
                 load=load,
                 figure=figure,

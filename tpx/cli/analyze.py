@@ -10,7 +10,7 @@ from rich.console import Console
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Event, ModelPlanned, ModelStarted, Remark, TrialEnded, TrialStarted
-from tpx.analyzer.reports.files import ReportFiles, write_reports
+from tpx.analyzer.reports.files import write_reports
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.reports.tables import for_people, tables_of, write_csv
 from tpx.analyzer.reports.view import ReportView
@@ -241,19 +241,6 @@ def _print_results(view: ReportView) -> None:
 def _write_reports(view: ReportView, config: ProfileSpec) -> tuple[tuple[str, Path], ...]:
     """Write all files of a run; return labels and paths of the reports."""
     write_csv(view, config.output.results_path)
-    summary = step_summary_path() if config.output.step_summary else None
-    if config.output.step_summary and summary is None:
+    if config.output.step_summary and step_summary_path() is None:
         complain(f"note: no step summary: {STEP_SUMMARY} is not set")
-    return write_reports(
-        view,
-        ReportFiles(
-            html=config.output.html_path,
-            pdf=config.output.pdf,
-            markdown=config.output.markdown,
-            json=config.output.json,
-            junit=config.output.junit,
-            step_summary=summary,
-            summaries=not config.output.skip_summary_reports,
-            detailed=not config.output.skip_detailed_reports,
-        ),
-    )
+    return write_reports(view, config.output)

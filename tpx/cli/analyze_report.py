@@ -11,8 +11,9 @@ from pathlib import Path
 from tpx.analyzer.comparison import AnalysisComparison, compare_runs
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import given_in_file
+from tpx.analyzer.options.measuring import ProfileOutputSpec
 from tpx.analyzer.reports.detail import build_detail
-from tpx.analyzer.reports.files import ReportFiles, write_reports
+from tpx.analyzer.reports.files import write_reports
 from tpx.analyzer.reports.tables import write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
@@ -76,16 +77,16 @@ def _write_run_reports(view: ReportView, config: ReportConfig) -> None:
     def named(name: str) -> Path | None:
         return place / f"report.{ENDINGS[name]}" if name in wanted else None
 
-    files = ReportFiles(
+    output = ProfileOutputSpec(
         html=named("html"),
         pdf=named("pdf"),
         markdown=named("markdown"),
         json=named("json"),
         junit=named("junit"),
-        summaries="html" in wanted,
-        detailed="html" in wanted,
+        skip_summary_reports="html" not in wanted,
+        skip_detailed_reports="html" not in wanted,
     )
-    show_written(write_reports(view, files))
+    show_written(write_reports(view, output))
     if "csv" in wanted:
         for path in write_csv(view, place / "results"):
             print(f"Report: {path}")
@@ -143,7 +144,13 @@ def compare(argv: Sequence[str]) -> int:
     compared = Compared(pairs=tuple(_group_differences(found)), strictness=config.comparison.strictness)
     differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])
     pairs: list[dict[str, object]] = [
-        {"model": p.model, "configurations": [p.before, p.after], "recommended": p.recommended} | difference
+        {
+            "model": p.model,
+            "configurations": [p.before, p.after],
+            "best": bool(p.role),
+            "recommended": p.role == "recommended",
+            **difference,
+        }
         for p, difference in zip(found.pairs, differences, strict=True)
     ]
     document: dict[str, object] = {
@@ -157,14 +164,14 @@ def compare(argv: Sequence[str]) -> int:
 
 def _group_differences(found: AnalysisComparison) -> Iterator[Against]:
     """Yield the differences by configuration, and last what only one run has."""
-    for (before, after, recommended), pairs in groupby(
-        found.pairs, key=lambda pair: (pair.before, pair.after, pair.recommended)
+    for (before, after, role), pairs in groupby(
+        found.pairs, key=lambda pair: (pair.before, pair.after, pair.role)
     ):
         name = before if before == after else f"{before} -> {after}"
         yield Against(
-            title=f"{name}{' (recommended)' if recommended else ''}",
+            title=f"{name} ({role})" if role else name,
             differences=tuple(pair.difference for pair in pairs),
-            important=recommended,
+            important=bool(role),
         )
     left_out = tuple(
         f"only in the {which} run: {', '.join(names[:NAMES_SHOWN])}" + ", ..." * (len(names) > NAMES_SHOWN)

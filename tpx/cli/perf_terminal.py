@@ -14,7 +14,7 @@ from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
 from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.level_text import level_block
 from tpx.perf.report.model import data_line, settings_block
 from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.settings import LevelSettings
@@ -112,7 +112,7 @@ class Terminal(Observer):
 
     def __init__(self, config: SessionSpec) -> None:
         self._config = config
-        self._shown = Shown(protocol=config.target.protocol, verbose=config.output.verbose > 0)
+        self._decoupled = False
         self._live: _LiveView | None = None
         if config.output.live and sys.stderr.isatty():
             self._live = _LiveView(config)
@@ -131,13 +131,7 @@ class Terminal(Observer):
         config = self._config
         if config.inputs.files:
             tell(data_line(data) + "\n")
-        self._shown = Shown(
-            protocol=config.target.protocol,
-            with_engine=settings.with_engine,
-            polls=settings.pace.poll == "busy",
-            decoupled=model.decoupled,
-            verbose=config.output.verbose > 0,
-        )
+        self._decoupled = model.decoupled
         tell(settings_block(config, model, asynchronous=settings.asynchronous) + "\n")
 
     def level_started(self, level: Level) -> None:
@@ -152,7 +146,7 @@ class Terminal(Observer):
     def level_finished(self, result: LevelResult) -> None:
         if self._live:
             self._live.level_finished(result)
-        tell(level_block(result, self._shown))
+        tell(level_block(result, self._config, decoupled=self._decoupled))
         if result.reason:
             complain(result.reason)
         for warning in result.warnings:

@@ -3,7 +3,6 @@ highest sustainable load, and returns the report.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, replace
@@ -50,7 +49,6 @@ async def run(
             session.measure,
             stop,
             stop_on_unstable=spec.answers.stop_on_unstable,
-            pause_s=spec.course.cooldown_seconds,
         )
         finished = started + timedelta(seconds=time.monotonic() - started_s)  # a clock may be set meanwhile
     return Report(
@@ -74,12 +72,11 @@ async def sweep(
     stop: asyncio.Event,
     *,
     stop_on_unstable: bool = False,
-    pause_s: float = 0.0,
 ) -> Levels:
     """Measure level after level along the range, or search for the highest load.
 
     With objectives, the highest load that meets them is searched; with a `binary` range, the highest
-    under the latency limit. Nothing is sent for `pause_s` between two levels.
+    under the latency limit.
 
     Ends early at an interrupt, or with a level where every request failed or the error budget was
     spent. Unlike in perf_analyzer, an unstable level does not end the sweep unless `stop_on_unstable`
@@ -112,9 +109,6 @@ async def sweep(
             value = steps.send(meets(result))
         except StopIteration:
             break
-        if pause_s:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), pause_s)
     fit = [r.level for r in results if meets(r) and r.meets_slo and not r.interrupted]
     answer = max(fit, key=lambda level: level.value, default=None)
     return Levels(tuple(results), error, answer if searching else None)

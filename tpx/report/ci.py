@@ -60,7 +60,7 @@ def _yield_block(block: Block) -> Iterator[str]:
         case Bullets():
             yield from (f"- {_format_prose(item)}" for item in block.items)
         case Facts():
-            yield from (f"- {escaped(fact.label)}: {escaped(fact.value)}" for fact in block.facts)
+            yield from (f"- {escaped(label)}: {escaped(value)}" for label, value in block.facts.items())
         case CodeBlock():
             yield from ("```", *(line.text for line in block.lines), "```")
         case _:

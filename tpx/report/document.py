@@ -4,7 +4,7 @@
 words in backticks are code.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -163,19 +163,11 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """A label and its value."""
-
-    label: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Labels and values."""
+    """Values by their labels."""
 
     kind: ClassVar[str] = "facts"
-    facts: tuple[Fact, ...]
+    facts: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,9 +236,9 @@ def code(text: str, *, label: str = "", command: bool = False) -> CodeBlock:
     )
 
 
-def fact_groups(*groups: tuple[str, Sequence[Fact]]) -> tuple[Group, ...]:
+def fact_groups(groups: Mapping[str, Mapping[str, str]]) -> tuple[Group, ...]:
     """Return one group per title that has facts."""
-    return tuple(Group(title=title, blocks=(Facts(facts=tuple(facts)),)) for title, facts in groups if facts)
+    return tuple(Group(title=title, blocks=(Facts(facts=facts),)) for title, facts in groups.items() if facts)
 
 
 def bullets(items: Sequence[str]) -> Bullets | None:

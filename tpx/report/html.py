@@ -81,7 +81,7 @@ def chart_picture(chart: Chart | None) -> Picture | None:
     drawing, compact = lay_out(chart), lay_out(chart, compact=True)
     entries = [
         legend_entry(
-            series.name,
+            series.line.name,
             style=series.style,
             line=bool(series.path),
             dashed=series.dashed,
@@ -91,7 +91,7 @@ def chart_picture(chart: Chart | None) -> Picture | None:
     ]
     if chart.background:
         entries.append(legend_entry(f"{len(chart.background)} other configurations", kind="back"))
-    if any(not point.stable for series in drawing.series for point in series.points):
+    if any(not point.dot.stable for series in drawing.series for point in series.points):
         entries.append(legend_entry("hollow: not stable", kind="hollow"))
     if any(series.context for series in drawing.series):
         entries.append(legend_entry(chart.context_name, kind="context"))

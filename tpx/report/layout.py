@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpx.report.chart import STYLES, Chart, Dot, Line, marker
+from tpx.report.chart import STYLES, Chart, Dot, Line, Mark, marker
 
 HEIGHT_PX, CHAR_WIDTH_PX = 12, 6.5
 
@@ -109,19 +109,17 @@ class Tick:
 class Point:
     """A dot with the path of its marker."""
 
+    dot: Dot
     x: float
     y: float
     marker: str
-    title: str
-    stable: bool
-    context: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """A line with its own color and marker."""
 
-    name: str
+    line: Line
     style: int
     """Index of its color and marker."""
     path: str
@@ -132,21 +130,19 @@ class Series:
     """True if markers are circles whose size has a meaning."""
     whiskers: str
     """Path of the vertical lines that show the points' intervals."""
-    faint: bool
 
     @property
     def context(self) -> bool:
         """True if some points are in the background, and so is the line between them."""
-        return any(point.context for point in self.points)
+        return any(point.dot.context for point in self.points)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkLine:
-    """A dashed line with its text: horizontal, or vertical if `upright`."""
+    """The position of a mark's dashed line, and the anchor of its text."""
 
+    mark: Mark
     at: float
-    text: str
-    upright: bool
     anchor: str
 
 
@@ -195,9 +191,8 @@ class _Layout:
             background=tuple(self._build_path(line) for line in chart.background),
             rules=tuple(
                 MarkLine(
+                    mark=mark,
                     at=(at := self._scale_x(mark.value) if mark.upright else self._scale_y(mark.value)),
-                    text=mark.text,
-                    upright=mark.upright,
                     anchor="end" if mark.upright and at > (frame.left + frame.right) / 2 else "start",
                 )
                 for mark in chart.marks
@@ -240,11 +235,9 @@ class _Layout:
             x, y = self._place_dot(dot)
             radius = CONTEXT_RADIUS_PX if dot.context else dot.radius_px
             path = _draw_circle(x, y, radius) if radius else marker(style, x, y)
-            points.append(
-                Point(x=x, y=y, marker=path, title=dot.title, stable=dot.stable, context=dot.context)
-            )
+            points.append(Point(dot=dot, x=x, y=y, marker=path))
         return Series(
-            name=line.name,
+            line=line,
             style=style,
             path=self._build_path(line),
             points=tuple(points),
@@ -257,7 +250,6 @@ class _Layout:
             round=any(dot.radius_px for dot in line.dots),
             # intervals that are taller than a pixel
             whiskers=" ".join(f"M{at:g},{low:g} V{high:g}" for at, low, high in ends if abs(low - high) > 1),
-            faint=line.faint,
         )
 
     def _build_path(self, line: Line) -> str:

@@ -149,7 +149,7 @@ def _format_block(block: Block, width: int | None) -> str:
         case Bullets():
             return "\n".join(wrapped(f"  {item}", width) for item in block.items)
         case Facts():
-            return "\n".join(f"  {fact.label}: {fact.value}" for fact in block.facts)
+            return "\n".join(f"  {label}: {value}" for label, value in block.facts.items())
         case CodeBlock():
             return "\n".join(line.text for line in block.lines)
     return ""

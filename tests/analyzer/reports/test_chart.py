@@ -77,8 +77,8 @@ def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> No
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=1)
     drawing = drawn("k", rank(run.models[0], Goals()), (), Goals())
-    assert [p.stable for s in drawing.series for p in s.points] == [False, True]
-    assert drawing.series[0].points[0].title == (
+    assert [p.dot.stable for s in drawing.series for p in s.points] == [False, True]
+    assert drawing.series[0].points[0].dot.title == (
         "alexnet_config_default at concurrency 1: 1.00 infer/s, 5.00 ms (not stable)"
     )
 

@@ -14,8 +14,9 @@ import pytest
 from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_pages, pdf_text, read
+from tpx.analyzer.options.measuring import ProfileOutputSpec
 from tpx.analyzer.reports.charts import parts_of
-from tpx.analyzer.reports.files import ReportFiles, junit_text, markdown_text, write_reports
+from tpx.analyzer.reports.files import junit_text, markdown_text, write_reports
 from tpx.analyzer.reports.json import report_json
 from tpx.analyzer.results.measurement import (
     EnergyUse,
@@ -74,8 +75,8 @@ def batching(replay: Replay) -> Run:
     )
 
 
-def all_files(directory: Path) -> ReportFiles:
-    return ReportFiles(
+def all_files(directory: Path) -> ProfileOutputSpec:
+    return ProfileOutputSpec(
         html=directory / "report.html",
         markdown=directory / "report.md",
         json=directory / "report.json",
@@ -194,14 +195,19 @@ def test_reports_that_are_skipped_are_not_written(
 ) -> None:
     wanted = all_files(tmp_path)
     two = replace(batching, models=batching.models * 2)
-    skipped = replace(wanted, summaries=flag != "summaries", detailed=flag != "detailed")
+    skipped = replace(
+        wanted, skip_summary_reports=flag == "summaries", skip_detailed_reports=flag == "detailed"
+    )
     write_reports(view_of(two, export_path=tmp_path), skipped)
     assert {p.name for p in (tmp_path / "reports").iterdir()} == {"summaries", "detailed"} - {absent}
 
 
 def test_the_pdf_of_two_small_models_has_at_most_eight_pages(batching: Run, tmp_path: Path) -> None:
     two = replace(batching, models=batching.models * 2)
-    write_reports(view_of(two), ReportFiles(pdf=tmp_path / "a.pdf", detailed=False, summaries=False))
+    write_reports(
+        view_of(two),
+        ProfileOutputSpec(pdf=tmp_path / "a.pdf", skip_summary_reports=True, skip_detailed_reports=True),
+    )
     assert pdf_pages(tmp_path / "a.pdf") <= 8
 
 
@@ -263,7 +269,7 @@ def test_a_job_of_github_gets_the_summary_behind_what_is_there(
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     assert step_summary_path() == summary
-    files = ReportFiles(step_summary=step_summary_path(), detailed=False)
+    files = ProfileOutputSpec(step_summary=True, skip_summary_reports=True, skip_detailed_reports=True)
     write_reports(view_of(replay(), export_path=tmp_path), files)
     assert summary.read_text().startswith("before\n### \u2705 alexnet")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY")

@@ -11,7 +11,8 @@ import pytest
 
 from tests.analyzer.reports.rendered import view_of
 from tests.report.browser import BROWSER, Browser, chromium
-from tpx.analyzer.reports.files import ReportFiles, write_reports
+from tpx.analyzer.options.measuring import ProfileOutputSpec
+from tpx.analyzer.reports.files import write_reports
 from tpx.analyzer.results.run import Run
 
 Replay = Callable[..., Run]
@@ -89,7 +90,9 @@ def test_a_person_can_sort_and_filter_and_read_it_in_the_dark_and_on_a_phone(
     replay: Replay, tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
-    write_reports(view_of(replay(), export_path=tmp_path), ReportFiles(html=page, detailed=False))
+    write_reports(
+        view_of(replay(), export_path=tmp_path), ProfileOutputSpec(html=page, skip_detailed_reports=True)
+    )
     with chromium(tmp_path / "profile") as address:
         shown, complaints = asyncio.run(browse(address, page))
     assert complaints == []

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,24 +13,29 @@ from tests.perf.conftest import FakeClient
 from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Check, Slot
 from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.levels import ALL, Level, PaceSpec, Share
+from tpx.perf.levels import ALL, LatePolicy, Level, PaceSpec, Share
 from tpx.perf.loads import rate
 from tpx.perf.loads.base import slots_ahead
-from tpx.perf.loads.rate import OpenLoopSettings, RateLoad
+from tpx.perf.loads.rate import RateLoad
 from tpx.perf.loads.schedules import Offsets, evenly, in_bursts
 from tpx.perf.loops import event_loop
-
-PLAIN = OpenLoopSettings()
+from tpx.perf.settings import LevelSettings
 
 
 async def load_of(
     client: FakeClient,
     schedule: Iterator[Offsets],
-    settings: OpenLoopSettings = PLAIN,
     slots: int = 4,
     requests: tuple[str, ...] = ("a",),
+    *,
+    late: LatePolicy = "send",
+    timeout_s: float = 0.0,
+    most: int = 1024,
+    ahead: int = 0,
 ) -> RateLoad:
-    return RateLoad(client, await client.open(slots), RoundRobin(requests), schedule, settings)
+    settings = LevelSettings(timeout_s=timeout_s, pace=PaceSpec(on_late=late))
+    feed, opened = RoundRobin(requests), await client.open(slots)
+    return RateLoad(client, opened, feed, schedule, settings, most=most, ahead=ahead)
 
 
 def at(*milliseconds: float) -> Iterator[Offsets]:
@@ -42,13 +47,11 @@ def play(scene: Callable[[], "asyncio.Future[None]"]) -> None:
         runner.run(scene())  # type: ignore[arg-type]
 
 
-def sent(client: FakeClient, schedule: Iterator[Offsets], count: int | None, **changes: object) -> RateLoad:
+def sent(client: FakeClient, schedule: Iterator[Offsets], count: int | None, **changes: Any) -> RateLoad:
     """A load that was played to its end."""
 
     async def scene() -> RateLoad:
-        slots = changes.pop("slots", 4)
-        settings = replace(PLAIN, **changes)  # type: ignore[arg-type]
-        load = await load_of(client, schedule, settings, slots)  # type: ignore[arg-type]
+        load = await load_of(client, schedule, **changes)
         load.start(count)
         await load.finished()
         await load.stop(1)
@@ -87,7 +90,7 @@ def test_the_rate_is_kept_however_slow_the_server_is() -> None:
 
 
 def test_what_finds_no_connection_waits_with_its_intended_time() -> None:
-    load = sent(FakeClient(service_s=0.01), at(0, 0, 0, 0), None, slots=1, max_connections=1)
+    load = sent(FakeClient(service_s=0.01), at(0, 0, 0, 0), None, slots=1, most=1)
     rows = load.records.since(0)
     assert load.connections == 1
     assert len(set(rows["intended_ns"].tolist())) == 1
@@ -102,7 +105,7 @@ def test_what_finds_no_connection_waits_with_its_intended_time() -> None:
 def test_late_requests_are_skipped_and_counted_where_the_user_wants_it() -> None:
     client = FakeClient(service_s=0.02)
     times = (0, 1, 2, 3, *range(30, 480, 30))
-    load = sent(client, at(*times), None, slots=1, max_connections=1, late="skip")
+    load = sent(client, at(*times), None, slots=1, most=1, late="skip")
     intended_ns = load.records.since(0)["intended_ns"]
     sent_ms = ((intended_ns - intended_ns[0]) / 1e6).tolist()
     assert {1, 2, 3}.isdisjoint(sent_ms)
@@ -113,7 +116,7 @@ def test_late_requests_are_skipped_and_counted_where_the_user_wants_it() -> None
 def test_a_load_whose_last_request_is_skipped_while_its_slots_are_free_is_over() -> None:
     async def scene() -> None:
         client = FakeClient()
-        load = await load_of(client, at(0, 500), replace(PLAIN, late="skip"), 1)
+        load = await load_of(client, at(0, 500), 1, late="skip")
         load.start()
         while not len(load.records):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -195,7 +198,7 @@ def test_a_request_that_outlives_the_timeout_fails_with_its_intended_time() -> N
 def test_a_broken_connection_fails_its_request_and_carries_the_next() -> None:
     async def scene() -> None:
         client = FakeClient(service_s=0.005)
-        load = await load_of(client, at(0, 12), PLAIN, 1)
+        load = await load_of(client, at(0, 12), 1)
         load.start()
         client.slots[0].connection.lose()
         await load.finished()
@@ -208,7 +211,7 @@ def test_a_broken_connection_fails_its_request_and_carries_the_next() -> None:
 def test_a_connection_closed_between_requests_loses_none() -> None:
     async def scene() -> None:
         client = FakeClient()
-        load = await load_of(client, at(0, 1, 2), replace(PLAIN, max_connections=1), 1)
+        load = await load_of(client, at(0, 1, 2), 1, most=1)
         client.slots[0].connection.broken = True
         load.start()
         await load.finished()
@@ -222,7 +225,7 @@ def test_a_server_that_stays_away_costs_one_request_an_attempt() -> None:
     async def scene() -> None:
         client = FakeClient()
         client.refusals = 3
-        load = await load_of(client, evenly(1000.0), replace(PLAIN, max_connections=1), 1)
+        load = await load_of(client, evenly(1000.0), 1, most=1)
         client.slots[0].connection.broken = True
         load.start(10)
         await load.finished()
@@ -286,10 +289,10 @@ class OneSequence:
 
 def test_sequences_are_kept_open_and_ended_when_the_load_stops() -> None:
     client = FakeClient(service_s=0.003)
-    settings = OpenLoopSettings(max_connections=3, in_turn=True)
+    settings = LevelSettings(sequences=3)
 
     async def scene() -> RateLoad:
-        load = RateLoad(client, await client.open(2), Sequences(), evenly(1000.0), settings)
+        load = RateLoad(client, await client.open(2), Sequences(), evenly(1000.0), settings, most=3)
         load.start(12)
         await load.finished()
         await load.stop(1)
@@ -310,7 +313,7 @@ def test_sequences_are_kept_open_and_ended_when_the_load_stops() -> None:
 def test_slots_are_opened_before_those_held_ready_are_used_up() -> None:
     async def scene() -> None:
         client = FakeClient(answer=lambda _: None)  # a server that stalls for good
-        load = await load_of(client, at(*[0] * 5), replace(PLAIN, ahead=8), slots=8)
+        load = await load_of(client, at(*[0] * 5), 8, ahead=8)
         load.start()
         async with asyncio.timeout(5):
             while load.in_flight < 5 or load.connections - load.in_flight < 8:  # noqa: ASYNC110

@@ -12,16 +12,16 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from tests.perf.conftest import FakeClient, make_level, make_session, measure
+from tests.perf.conftest import PLAIN_SPEC, FakeClient, make_level, make_session, measure
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.levels import Level
+from tpx.perf.levels import Level, PaceSpec
 from tpx.perf.loops import event_loop, waiting
 from tpx.perf.measure import wakeups
 from tpx.perf.measure.wakeups import is_local, may_dominate, processors_awake, wakeup_ns
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.level_text import level_block
 from tpx.perf.report.model import Report
 from tpx.perf.results import WakeUps
 from tpx.perf.run import run
@@ -122,7 +122,7 @@ def test_a_level_that_wake_ups_dominate_says_so_with_their_cost(monkeypatch: pyt
 
 def test_where_wake_ups_dominate_their_cost_stands_in_the_place_of_an_interval() -> None:
     level = make_level(wake_ups=WakeUps(cost_ns=38_000, share=0.72))
-    text = level_block(level, Shown())
+    text = level_block(level, PLAIN_SPEC)
     assert "Wake-ups dominate: a wake-up costs 38.0 usec on this machine" in text
     assert "those of a request are 72% of the p50" in text
     assert "95%" not in text
@@ -172,7 +172,7 @@ def test_a_client_that_polls_measures_and_is_not_called_busy(
     (level,) = polled(protocol, "--concurrency-range", "2").levels
     assert (level.requests, level.failed, level.verdict.value) == (50, 0, "ok")
     assert level.wake_ups is None
-    assert "not able to keep up" not in level_block(level, Shown(polls=True))
+    assert "not able to keep up" not in level_block(level, replace(PLAIN_SPEC, pace=PaceSpec(poll="busy")))
 
 
 def test_polling_is_refused_without_a_processor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.perf.conftest import make_level
+from tests.perf.conftest import PLAIN_SPEC, make_level
 from tpx.perf.levels import Level
-from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.level_text import level_block
 from tpx.perf.results import (
     GpuFigures,
     LevelResult,
@@ -43,7 +43,7 @@ usec + compute output 2 usec)
 
 
 def text(result: LevelResult, *, decoupled: bool = False) -> str:
-    return level_block(result, Shown(decoupled=decoupled))
+    return level_block(result, PLAIN_SPEC, decoupled=decoupled)
 
 
 def server_part(server: ServerBreakdown) -> str:

@@ -159,7 +159,7 @@ def test_a_warm_up_is_told_and_none_of_it_is_in_the_figures_of_the_level() -> No
         ("-p 1000", "0:01"),
         ("-p 1000 --warmup-seconds 20", "0:21"),
         ("--measurement-mode count_windows", "0:01"),
-        ("-p 1000 --concurrency-range 1:2 --cooldown-seconds 30", "0:35"),
+        ("-p 1000 --concurrency-range 1:2", "0:05"),
     ],
 )
 def test_what_is_left_counts_all_that_a_level_takes(words: str, left: str) -> None:

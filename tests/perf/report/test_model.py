@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.perf.conftest import make_level, make_window
+from tests.perf.conftest import PLAIN_SPEC, make_level, make_window
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.level_text import level_block
 from tpx.perf.report.model import rate, settings_block, summary
 from tpx.perf.results import ErrorCount, LevelResult, ServerBreakdown, Verdict
 
@@ -43,11 +43,12 @@ def settings(*words: str, model: ModelDescription = MODEL) -> str:
 
 
 def block(result: LevelResult, protocol: str = "http", *, verbose: bool = False) -> list[str]:
-    return level_block(result, Shown(protocol=protocol, verbose=verbose)).splitlines()
+    words = ["-m", "identity", "-i", protocol, *["-v"] * verbose]
+    return level_block(result, from_argv(SessionSpec, words)).splitlines()
 
 
 def test_a_level_prints_as_perf_analyzer_prints_it() -> None:
-    assert level_block(make_level(), Shown()) == LEVEL
+    assert level_block(make_level(), PLAIN_SPEC) == LEVEL
 
 
 def test_settings_of_a_range_show_both_limits() -> None:
@@ -148,11 +149,12 @@ def test_grpc_speaks_of_marshalling() -> None:
 
 
 def test_an_engine_in_this_process_has_no_transport_and_a_processor_of_its_own_share() -> None:
-    busy, engine = make_level(client_busy=0.98), Shown(with_engine=True)
-    lines = level_block(busy, engine).splitlines()
+    engine = ["-m", "identity", "--service-kind", "inprocess", "--model-repository", "models"]
+    busy, quiet = make_level(client_busy=0.98), from_argv(SessionSpec, engine)
+    lines = level_block(busy, quiet).splitlines()
     assert "    Avg engine time: 218 usec (submit/take 26 usec + response wait 192 usec)" in lines
     assert not any("WARNING" in line or "HTTP" in line for line in lines)
-    lines = level_block(busy, replace(engine, verbose=True)).splitlines()
+    lines = level_block(busy, from_argv(SessionSpec, [*engine, "-v"])).splitlines()
     assert "    Avg client and engine busy: 98.00%" in lines
     assert "    Avg engine time: 218 usec (submit 26 usec + response wait 192 usec + take 0 usec)" in lines
     assert any("[WARNING] The client was busy 98% of the time" in line for line in block(busy))

@@ -15,7 +15,6 @@ from tpx.options import nearest
 from tpx.report.digits import rounded
 from tpx.report.document import (
     Document,
-    Fact,
     Group,
     Section,
     Statement,
@@ -81,8 +80,7 @@ def _build_configuration(ranked: RankedVariant, view: ModelView) -> Section:
         "Measured": provenance.started,
         "Members": ", ".join(member.variant.name for member in configuration.members),
     }
-    shown = [Fact(label=label, value=value) for label, value in facts.items() if value]
-    groups = [*fact_groups(("Facts", shown))]
+    groups = [*fact_groups({"Facts": {label: value for label, value in facts.items() if value}})]
     if default is not None and default is not ranked:
         groups.append(Group(title="Against the default", blocks=(config_diff(default.run, ranked.run),)))
     text = code(whole_text(configuration), label="config.pbtxt")

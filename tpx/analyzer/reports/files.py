@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from tpx.analyzer.options.measuring import ProfileOutputSpec
 from tpx.analyzer.reports.charts import by_load
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
@@ -16,7 +17,7 @@ from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.verdict import Finding
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.document import Document, Note, Section, bullets, section
-from tpx.report.files import OutputFile, step_summary, text_output, write_each
+from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each
 from tpx.report.html import render
 from tpx.report.pdf import write_pdf
 from tpx.report.text import sparkline
@@ -24,57 +25,45 @@ from tpx.report.text import sparkline
 MOST_FAILURES = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportFiles:
-    """Files to write; None is not written."""
-
-    html: Path | None = None
-    pdf: Path | None = None
-    markdown: Path | None = None
-    json: Path | None = None
-    junit: Path | None = None
-    step_summary: Path | None = None
-    """File of a CI job that the Markdown is appended to."""
-    summaries: bool = True
-    """Write a page per model at Model Analyzer's path, if the run has several."""
-    detailed: bool = True
-    """Write a page for each of the best configurations and the default."""
-
-
-def write_reports(view: ReportView, files: ReportFiles) -> tuple[tuple[str, Path], ...]:
+def write_reports(view: ReportView, output: ProfileOutputSpec) -> tuple[tuple[str, Path], ...]:
     """Write every requested report; return labels and paths. Raises MeasurementError naming what failed."""
-    return write_each(_iter_outputs(view, files))
+    return write_each(_iter_outputs(view, output))
 
 
-def _iter_outputs(view: ReportView, files: ReportFiles) -> Iterator[OutputFile]:
-    run, link = view.run, "" if files.html is None else files.html.name
+def _iter_outputs(view: ReportView, output: ProfileOutputSpec) -> Iterator[OutputFile]:
+    run, html, summary = view.run, output.html_path, step_summary_path() if output.step_summary else None
+    link = "" if html is None else html.name
 
     def page(label: str, path: Path | None, make: Callable[[], Document]) -> OutputFile:
         return text_output(label, path, lambda: render(make()), parents=True)
 
-    yield page("Report", files.html, lambda: build(_link_view(view, files, files.html or Path())))
-    yield OutputFile(label="PDF", path=files.pdf, write=lambda path: write_pdf(build(view, data=False), path))
-    yield text_output("Markdown", files.markdown, lambda: markdown_text(view, link), parents=True)
-    yield text_output("JSON", files.json, lambda: report_text(view), parents=True)
-    yield text_output("JUnit", files.junit, lambda: junit_text(view), parents=True)
-    yield step_summary(files.step_summary, lambda: markdown_text(view))
-    if files.summaries and len(run.models) > 1:
+    yield page("Report", html, lambda: build(_link_view(view, output, html or Path())))
+    yield OutputFile(
+        label="PDF", path=output.pdf, write=lambda path: write_pdf(build(view, data=False), path)
+    )
+    yield text_output("Markdown", output.markdown, lambda: markdown_text(view, link), parents=True)
+    yield text_output("JSON", output.json, lambda: report_text(view), parents=True)
+    yield text_output("JUnit", output.junit, lambda: junit_text(view), parents=True)
+    yield step_summary(summary, lambda: markdown_text(view))
+    if not output.skip_summary_reports and len(run.models) > 1:
+        # the page of one model of several, at Model Analyzer's path
         for model in run.models:
-            # the page of one model of several, at Model Analyzer's path
             alone = replace(view, run=replace(run, models=(model,)))
             path = view.export_path / "reports" / "summaries" / model.model / "result_summary.html"
-            yield page("Summary", path, partial(build, _link_view(alone, files, path, files.html)))
-    if files.detailed:
+            yield page("Summary", path, partial(build, _link_view(alone, output, path, html)))
+    if not output.skip_detailed_reports:
         for name in detailed_names(view):
             path = view.export_path / detail_path(name)
-            parent = "" if files.html is None else _make_href(files.html, path)
+            parent = "" if html is None else _make_href(html, path)
             linked = replace(view, hrefs={}, parent=parent)
             yield page("Details", path, partial(build_detail, linked, name))
 
 
-def _link_view(view: ReportView, files: ReportFiles, page: Path, parent: Path | None = None) -> ReportView:
+def _link_view(
+    view: ReportView, output: ProfileOutputSpec, page: Path, parent: Path | None = None
+) -> ReportView:
     """Return the view of a page, with links relative to it, so that the export path can be moved."""
-    names = detailed_names(view) if files.detailed else ()
+    names = () if output.skip_detailed_reports else detailed_names(view)
     hrefs = {name: _make_href(view.export_path / detail_path(name), page) for name in names}
     return replace(view, hrefs=hrefs, parent="" if parent is None else _make_href(parent, page))
 

@@ -38,7 +38,6 @@ from tpx.report.document import (
     DataTable,
     Details,
     Document,
-    Fact,
     Note,
     Section,
     TableRow,
@@ -105,20 +104,22 @@ def build(view: ReportView, *, data: bool = True) -> Document:
 
 def _build_provenance(run: Run) -> Section:
     provenance = run.started.provenance
-    settings = []
+    settings = {}
     for name, value in run.started.settings.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        settings.append(Fact(label=name, value=text.lower() if isinstance(value, bool) else text))
+        settings[name] = text.lower() if isinstance(value, bool) else text
     command = shlex.join(provenance.command)
     return Section(
         title="Where these figures come from",
         blocks=(
             *([code(command, command=True)] if command else []),
             *fact_groups(
-                ("Machine", [Fact(label=name, value=value) for name, value in provenance.host.items()]),
-                ("Versions", [Fact(label=name, value=value) for name, value in provenance.versions.items()]),
-                ("Options", settings),
-                ("Hashes", hashes(run)),
+                {
+                    "Machine": provenance.host,
+                    "Versions": provenance.versions,
+                    "Options": settings,
+                    "Hashes": hashes(run),
+                }
             ),
             Note(text=_METHOD, style="small"),
         ),
@@ -134,24 +135,21 @@ def duration(elapsed_ns: int) -> str:
     return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
 
 
-def hashes(run: Run) -> tuple[Fact, ...]:
+def hashes(run: Run) -> dict[str, str]:
     """Return hashes that show whether two reports have the same options and the same models."""
     started = run.started
     settings = {"settings": started.settings, "goals": msgspec.to_builtins(started.goals)}
     text = msgspec.json.encode(settings, order="deterministic")
     seed = started.settings.get("seed", 0)
-    facts = [
-        Fact(label="Seed", value=str(seed)),
-        Fact(label="Options", value=hashlib.sha256(text).hexdigest()[:16]),
-    ]
+    facts = {"Seed": str(seed), "Options": hashlib.sha256(text).hexdigest()[:16]}
     for model in run.models:
         if model.default is not None:
             texts = "".join(each.text for each in model.default.configuration.files)
             digest = hashlib.sha256(texts.encode()).hexdigest()
-            facts.append(Fact(label=f"{model.model}: config.pbtxt", value=digest[:16]))
+            facts[f"{model.model}: config.pbtxt"] = digest[:16]
         if model.fingerprint:
-            facts.append(Fact(label=f"{model.model}: files", value=model.fingerprint[:16]))
-    return tuple(facts)
+            facts[f"{model.model}: files"] = model.fingerprint[:16]
+    return facts
 
 
 def _build_model_sections(view: ModelView, key: str) -> list[Section]:

@@ -22,7 +22,7 @@ from tpx.analyzer.runners.answers import Answers, answers_of
 from tpx.errors import MeasurementError
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.level_text import Shown, level_block
+from tpx.perf.report.level_text import level_block
 from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
@@ -89,13 +89,8 @@ class LoadGenerator:
                 rules = shorten_rules(spec, session.settings, one_window=one_window)
                 result = await session.measure(level_of(spec, part), rules)
             if self.tell is not None:
-                shown = Shown(
-                    protocol=spec.target.protocol,
-                    with_engine=spec.service.service_kind == "inprocess",
-                    decoupled=streams,
-                    verbose=spec.output.verbose > 0,
-                )
-                self.tell(f"{member.name} at {part}\n{level_block(result, shown)}")
+                text = level_block(result, spec, decoupled=streams)
+                self.tell(f"{member.name} at {part}\n{text}")
             if result.verdict is Verdict.ERRORS:
                 raise MeasurementError(result.reason)
             return to_measurement(result, member.name, part)

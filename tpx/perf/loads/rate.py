@@ -7,7 +7,6 @@ intended time in its row, and is sent as soon as a connection is free.
 import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns
 
@@ -16,10 +15,11 @@ import numpy as np
 from tpx.errors import UsageError, WireError
 from tpx.perf.clients.base import Client, Slot
 from tpx.perf.inputs.feed import Feed
-from tpx.perf.levels import FIXED_SCHEDULE, LATE_NS, LatePolicy
+from tpx.perf.levels import FIXED_SCHEDULE, LATE_NS
 from tpx.perf.loads.base import Loadable, LoadRequest, slots_ahead
 from tpx.perf.loads.schedules import NEVER, Alarm, Offsets, Timetable, alarm, listed, offsets
 from tpx.perf.loads.senders import Sender, SlotLoad
+from tpx.perf.settings import LevelSettings
 
 SENDS_A_TURN = 64
 """Maximum requests sent per turn of the event loop, so that responses are read in between."""
@@ -48,13 +48,9 @@ async def open_rate(target: Loadable, load_request: LoadRequest) -> "RateLoad":
         await target.client.open(most if settings.sequences else ahead),
         target.requests.feed,
         listed(np.asarray(times_ns, np.int64), share) if scheduled else offsets(level, settings, share),
-        OpenLoopSettings(
-            timeout_s=settings.timeout_s,
-            late=settings.pace.on_late,
-            max_connections=most,
-            ahead=ahead,
-            in_turn=settings.sequences > 0,
-        ),
+        settings,
+        most=most,
+        ahead=ahead,
     )
 
 
@@ -72,28 +68,12 @@ def check_timestamps(timestamps_ns: tuple[int, ...]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenLoopSettings:
-    """Limits and lateness policy of an open loop."""
-
-    timeout_s: float = 0.0
-    late: LatePolicy = "send"
-    max_connections: int = 1024
-    ahead: int = 0
-    """Free slots held ready in case the server stalls."""
-    in_turn: bool = False
-    """True if free slots take turns, because each continues its own sequence.
-
-    A sequence waits for a response before its next request: only that guarantees the order of arrival.
-    """
-
-
 class RateLoad(SlotLoad):
     """Implements Load: sends at the times of a schedule.
 
-    `slots` are those open at first. Once half of the slots held ready (`settings.ahead`) are in use,
-    more are opened, up to `max_connections`. A request that is more than a millisecond late is sent
-    immediately, or skipped and counted in `skipped`, as `settings.late` says.
+    `slots` are those open at first, `ahead` of them are held ready in case the server stalls. Once half of
+    these are in use, more are opened, up to `most`. A request that is more than a millisecond late is sent
+    immediately, or skipped and counted in `skipped`, as the settings say.
     """
 
     def __init__(
@@ -102,22 +82,26 @@ class RateLoad(SlotLoad):
         slots: Sequence[Slot],
         feed: Feed,
         schedule: Iterator[Offsets],
-        settings: OpenLoopSettings,
+        settings: LevelSettings,
+        *,
+        most: int,
+        ahead: int = 0,
     ) -> None:
         super().__init__(client, feed, settings.timeout_s)
         self._feed = feed
-        self._settings = settings
-        self._most = settings.max_connections
+        self._skips = settings.pace.on_late == "skip"
+        self._most = most
         self._free: deque[Sender] = deque()
-        # without sequences, the most recently used slot performs best
-        self._take = self._free.popleft if settings.in_turn else self._free.pop
+        # each slot continues its own sequence, which waits for a response before its next request, so that
+        # the order of arrival is certain; without sequences, the most recently used slot performs best
+        self._take = self._free.popleft if settings.sequences else self._free.pop
         self._add_senders(slots[: self._most])
         self._timetable = Timetable(schedule)
         self._starved = False
         self._alarm: Alarm | None = None
-        self._few = settings.ahead // 2
+        self._few = ahead // 2
         """Number of free slots at or below which more are opened."""
-        self._enough = max(1, settings.ahead)
+        self._enough = max(1, ahead)
         self._growth: asyncio.Task[None] | None = None
 
     @property
@@ -201,7 +185,7 @@ class RateLoad(SlotLoad):
             self._timetable.advance()
 
     def _skip_late(self, now_ns: int) -> None:
-        if self._settings.late == "skip":
+        if self._skips:
             self.skipped += self._timetable.skip(now_ns - LATE_NS)
 
     def _notice_rest(self) -> None:

@@ -119,9 +119,10 @@ class LoadSpec:
     binary_search: bool = option(False, "bisect the range for the highest load below the latency threshold")
     request_count: int | None = option(None, "send exactly this many requests per level", common=True)
     warmup_request_count: int = option(0, "unmeasured requests before each level")
+    warmup_seconds: float = option(0.0, "seconds of load before each level is measured", metavar="SECONDS")
 
     def __post_init__(self) -> None:
-        check_range(self, "warmup_request_count", least=0)
+        check_range(self, "warmup_request_count", "warmup_seconds", least=0)
         check_range(self, "request_count", above=0)
         check_range(self, "request_period", above=0, end="")
         if self.session_concurrency is not None and self.session_concurrency <= 0:

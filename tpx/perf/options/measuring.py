@@ -1,4 +1,4 @@
-"""Measurement options: windows, objectives, comparisons, and warm-up and cool-down of levels."""
+"""Measurement options: windows, objectives, and comparisons."""
 
 import math
 from dataclasses import dataclass
@@ -147,42 +147,3 @@ class ComparingSpec:
             refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
         if len(self.ab) == 1 or len(set(self.ab)) > 26:
             raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
-
-
-@dataclass(frozen=True, slots=True)
-class RunLabel:
-    """One `--labels KEY=VALUE`."""
-
-    key: str
-    value: str
-
-    def __str__(self) -> str:
-        return f"{self.key}={self.value}"
-
-
-def parse_label(text: str) -> RunLabel:
-    """Parse `key=value`, split at the first equals sign."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        refuse("--labels", f"The value '{text}' does not match <key=value>.")
-    return RunLabel(key.strip(), value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CourseSpec:
-    """Options for warm-up before levels, cool-down between them, and labels of the results."""
-
-    warmup_seconds: float = option(0.0, "seconds of load before each level is measured", metavar="SECONDS")
-    cooldown_seconds: float = option(0.0, "seconds without load between levels", metavar="SECONDS")
-    labels: tuple[RunLabel, ...] = option(
-        (),
-        "NAME=VALUE to store in --json, such as commit=1a2b3c (repeatable)",
-        metavar="KEY=VALUE",
-        parse=parse_label,
-    )
-
-    def __post_init__(self) -> None:
-        check_range(self, "warmup_seconds", "cooldown_seconds", least=0)
-        keys = [label.key for label in self.labels]
-        if len(set(keys)) < len(keys):
-            raise UsageError("--labels: a key is given more than once")

@@ -17,7 +17,6 @@ from tpx.perf.options.measuring import (
     DEFAULT_TRIALS,
     AnswerSpec,
     ComparingSpec,
-    CourseSpec,
     Strictness,
     WindowSpec,
 )
@@ -41,7 +40,6 @@ class SessionSpec:
     output: OutputSpec = group(OutputSpec, "Output")
     inputs: InputSpec = group(InputSpec, "Input data")
     pace: PaceSpec = group(PaceSpec, "Arrivals and workers")
-    course: CourseSpec = group(CourseSpec, "Warm-up and cool-down")
     sequences: SequenceSpec = group(SequenceSpec, "Sequences")
     metrics: ScrapeSpec = group(ScrapeSpec, "Server metrics")
     wire: WireSpec = group(WireSpec, "Transport")
@@ -115,7 +113,7 @@ class SessionSpec:
             percentile=None if windows.percentile == -1 else windows.percentile,
             request_count=self.load.request_count or 0,
             warmup_requests=self.load.warmup_request_count,
-            warmup_s=self.course.warmup_seconds,
+            warmup_s=self.load.warmup_seconds,
             timeout_s=self.target.timeout,
             max_errors=windows.max_errors,
             rule=answers.rule,
@@ -228,7 +226,7 @@ def _iter_comparison_rules(spec: SessionSpec) -> Rules:
 
 
 def _iter_search_rules(spec: SessionSpec) -> Rules:
-    load, levels, course, slo = spec.load, spec.levels, spec.course, spec.answers.slo
+    load, levels, slo = spec.load, spec.levels, spec.answers.slo
     periodic, limit = load.periodic_concurrency_range is not None, spec.windows.latency_threshold
     yield (
         periodic and not (spec.target.protocol == "grpc" and spec.wire.streaming),
@@ -244,11 +242,11 @@ def _iter_search_rules(spec: SessionSpec) -> Rules:
         "Must provide --profile-export-file when using the --periodic-concurrency-range option.",
     )
     yield (
-        course.warmup_seconds and load.warmup_request_count,
+        load.warmup_seconds and load.warmup_request_count,
         "--warmup-seconds and --warmup-request-count can not both end the warm-up",
     )
     yield (
-        course.warmup_seconds and levels.kind.once,
+        load.warmup_seconds and levels.kind.once,
         f"--warmup-seconds needs a continuous load: {levels.kind.text} is sent once",
     )
     yield slo and load.binary_search, "--slo searches the range by itself: leave out --binary-search"

@@ -48,7 +48,6 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
         "finished": report.finished,
         "argv": list(argv),
         "seed": config.inputs.seed,
-        "labels": {label.key: label.value for label in config.course.labels},
         "interrupted": report.interrupted,
         "error": report.error,
         # the machine that sent the load

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tpx.perf.measure.verdict import BUSY_SHARE
+from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import average_us, percentile_name, rate, usec
 from tpx.perf.results import (
     ClientTimes,
@@ -24,37 +25,26 @@ DELAYED_LIMIT = 0.01
 """Share of late requests above which perf_analyzer warns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """Options that affect the text of a level."""
-
-    protocol: str = "http"
-    with_engine: bool = False
-    """True if the engine is in this process: there is no transport, and CPU use includes the engine's."""
-    polls: bool = False
-    """True if the client is busy because it polls."""
-    decoupled: bool = False
-    verbose: bool = False
-
-
-def level_block(result: LevelResult, shown: Shown) -> str:
+def level_block(result: LevelResult, spec: SessionSpec, *, decoupled: bool = False) -> str:
     """Return the text of one level, with the blank line that separates it from the next."""
     kind = result.level.kind
     # a user's own schedule has no title, as in perf_analyzer
     lines = [kind.title.format(label=kind.label, value=result.level.value)] if kind.title else []
-    if shown.verbose:
+    if spec.output.verbose:
         lines += [_format_pass(i, w) for i, w in enumerate(result.windows, 1)]
     lines += ["  Client: ", f"    Request count: {result.requests}"]
     if result.latency is not None and result.client is not None:
-        lines += _format_client(result, result.latency, shown)
-        lines.append("    " + ("" if shown.decoupled else _format_client_times(result.client, shown)))
+        lines += _format_client(result, result.latency, spec, decoupled=decoupled)
+        lines.append("    " + ("" if decoupled else _format_client_times(result.client, spec)))
     lines += [f"    Errors: {e.count} x {e.code}: {e.message}" for e in result.errors]
     if result.server is not None:
         lines += ["  Server: ", *_format_model(result.server, 1, caching=has_response_cache(result.server))]
     if result.metrics is not None:
         lines += metrics_lines(result.metrics)
     lines += extra_lines(result)
-    if result.client_busy > BUSY_SHARE and not (shown.with_engine or shown.polls):
+    # a client that polls, or that shares its process with the engine, is always busy
+    shares = _has_engine(spec) or spec.pace.poll == "busy"
+    if result.client_busy > BUSY_SHARE and not shares:
         lines.append(
             f"[WARNING] The client was busy {result.client_busy * 100:.0f}% of the time: tpx perf is not "
             "able to keep up with the desired load. The results may not be accurate."
@@ -74,7 +64,13 @@ def _format_pass(number: int, window: Window) -> str:
     return f"{head}{percentile_name(percentile)} latency: {usec(latency.at(percentile))} usec"
 
 
-def _format_client(result: LevelResult, latency: LatencySummary, shown: Shown) -> list[str]:
+def _has_engine(spec: SessionSpec) -> bool:
+    return spec.service.service_kind == "inprocess"
+
+
+def _format_client(
+    result: LevelResult, latency: LatencySummary, spec: SessionSpec, *, decoupled: bool
+) -> list[str]:
     lines, pace = [], result.open_loop
     if pace is not None and pace.delayed > DELAYED_LIMIT * pace.slip.count:
         lines += [
@@ -86,10 +82,10 @@ def _format_client(result: LevelResult, latency: LatencySummary, shown: Shown) -
         per_s = result.sequences * 1e9 / max(result.duration_ns, 1)
         lines.append(f"    Sequence count: {result.sequences} ({rate(per_s)} seq/sec)")
     lines.append(f"    Throughput: {rate(result.throughput_infer_per_s)} infer/sec")
-    if shown.decoupled and result.streaming is not None:
+    if decoupled and result.streaming is not None:
         lines.append(f"    Response Throughput: {rate(result.streaming.responses_per_s)} infer/sec")
-    if shown.verbose:
-        whose = "client and engine busy" if shown.with_engine else "client overhead"
+    if spec.output.verbose:
+        whose = "client and engine busy" if _has_engine(spec) else "client overhead"
         lines.append(f"    Avg {whose}: {result.client_busy * 100:.2f}%")
     if result.percentile is None:
         lines.append(
@@ -110,13 +106,13 @@ _TIME_NAMES = {
 """Names of sending, receiving, and both, by the way of a request."""
 
 
-def _format_client_times(client: ClientTimes, shown: Shown) -> str:
-    way = "engine" if shown.with_engine else "gRPC" if shown.protocol == "grpc" else "HTTP"
+def _format_client_times(client: ClientTimes, spec: SessionSpec) -> str:
+    way = "engine" if _has_engine(spec) else "gRPC" if spec.target.protocol == "grpc" else "HTTP"
     sending, receiving, both = _TIME_NAMES[way]
     parts = (
         f"{both} {usec(client.send_ns + client.receive_ns)} usec + response wait {usec(client.wait_ns)} usec"
     )
-    if shown.verbose:
+    if spec.output.verbose:
         parts = (
             f"{sending} {usec(client.send_ns)} usec + response wait {usec(client.wait_ns)} usec + "
             f"{receiving} {usec(client.receive_ns)} usec"

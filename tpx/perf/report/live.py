@@ -125,8 +125,7 @@ class Dashboard:
         if self._took_ns:
             usual = sum(self._took_ns) // len(self._took_ns)
         current_ns = max(0, usual - (now_ns - self._level_begun_ns))
-        pause = int(self._config.course.cooldown_seconds * 1e9)
-        return current_ns + (usual + pause) * max(0, self._planned - len(self._results) - 1)
+        return current_ns + usual * max(0, self._planned - len(self._results) - 1)
 
     def _render_headline(self, now_ns: int) -> Text:
         level, progress = self._level, self._progress

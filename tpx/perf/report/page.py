@@ -19,7 +19,6 @@ from tpx.report.digits import latency, rounded
 from tpx.report.document import (
     DataTable,
     Document,
-    Fact,
     Group,
     Note,
     Section,
@@ -251,13 +250,8 @@ def _list_facts(report: Report) -> tuple[Group, ...]:
         for field in fields_of(SessionSpec)
         if (value := field.of(config)) != field.default and field.name not in ("model", "url")
     }
-    groups = {"Target": {name: value for name, value in target.items() if value}, "Client": client}
-    return fact_groups(
-        *(
-            (title, [Fact(label=label, value=value) for label, value in facts.items()])
-            for title, facts in (groups | {"Options": changed}).items()
-        )
-    )
+    known = {name: value for name, value in target.items() if value}
+    return fact_groups({"Target": known, "Client": client, "Options": changed})
 
 
 def _format_value(value: object) -> str:
