@@ -47,6 +47,25 @@ def test_the_loop_polls_for_a_client_that_sends_one_request_after_the_other() ->
     assert set(polled[9:]) == {30_000}
 
 
+@pytest.mark.parametrize(("together", "polls"), [(1, True), (8, True), (9, False), (64, False)])
+def test_the_loop_polls_only_after_few_requests(together: int, polls: bool) -> None:
+    loop = Loop()
+    polled = []
+    for _ in range(100):
+        for _ in range(together):
+            loop.wait(1000)
+            loop.compute()
+        polled.append(loop.wait(30_000))
+    assert any(polled) == polls
+
+    loop = Loop()
+    for _ in range(100):
+        loop.now_ns += 10_000
+        loop.polling.computed(loop.now_ns - 10_000, loop.now_ns, together)
+        polled = [loop.wait(30_000)]
+    assert any(polled) == polls
+
+
 @pytest.mark.parametrize("gap_ns", [101_000, 1_000_000])
 def test_the_loop_sleeps_between_requests_that_come_later(gap_ns: int) -> None:
     assert not any(Loop().polled(gap_ns))

@@ -231,7 +231,7 @@ class FastPath:
         if executions:
             phases_ns = waited_ns, input_ns, infer_ns, output_ns
             self._statistics.computed(executions, count, head.batch_size, phases_ns, ended_ns)
-            self._polling.computed(came_ns, ended_ns)
+            self._polling.computed(came_ns, ended_ns, executions * count)
         return executions * count
 
     def _find(self, count: int) -> BoundRows | None:

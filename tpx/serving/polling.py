@@ -15,12 +15,18 @@ _PROCESSORS = 2
 """Processors that polling needs: on a single one the client would wait for it."""
 _TRUSTED = 8
 """Requests in a row that must come soon before the loop polls."""
+_FEW = 8
+"""Maximum number of requests without a gap between them that the loop polls after. With more, the gap that
+follows is a small part of the time, and polling costs more CPU than it is worth.
+"""
+_GAP_NS = 10_000
+"""Minimum time between requests that were not read together."""
 
 
 class BusyPolling:
     """Keeps the event loop polling between requests that follow each other closely, to any model."""
 
-    __slots__ = ("_call_soon", "_clock", "_ended_ns", "_poll_ns", "_polling", "_score")
+    __slots__ = ("_call_soon", "_clock", "_ended_ns", "_poll_ns", "_polling", "_score", "_together")
 
     def __init__(
         self,
@@ -34,13 +40,16 @@ class BusyPolling:
         self._clock = clock
         self._ended_ns = 0
         self._score = 0
+        self._together = 0
         self._polling = False
 
-    def computed(self, started_ns: int, ended_ns: int) -> None:
-        """Note a computed request whose response is about to be sent: poll if requests follow closely."""
+    def computed(self, started_ns: int, ended_ns: int, requests: int = 1) -> None:
+        """Note computed requests whose responses are about to be sent: poll if few follow closely."""
         gap_ns = started_ns - self._ended_ns
         self._ended_ns = ended_ns
-        if gap_ns > 2 * self._poll_ns:  # twice: without polling the gap includes the time to wake up
+        self._together = requests if gap_ns > _GAP_NS else self._together + requests
+        # twice: without polling the gap includes the time to wake up
+        if gap_ns > 2 * self._poll_ns or self._together > _FEW:
             self._score = 0
         elif self._score < _TRUSTED:
             self._score += 1
