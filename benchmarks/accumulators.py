@@ -34,7 +34,7 @@ def write(root: Path, kind: Kind) -> Path:
         folder.mkdir(parents=True)
         (folder.parent / "config.pbtxt").write_text(_config(strategy, kind), encoding="utf-8")
         if kind == "tpx":
-            _write_graph(folder / "model.onnx")
+            _write_graph(folder.parent)
         else:
             shutil.copy(RUNTIMES / "triton_accumulator.py", folder / "model.py")
     return directory
@@ -55,11 +55,11 @@ sequence_batching {{
 """
 
 
-def _write_graph(path: Path) -> None:
+def _write_graph(directory: Path) -> None:
     from onnx import TensorProto, helper
 
     save_model(
-        path,
+        directory,
         "accumulator",
         [helper.make_node("Add", ["BEFORE", "INPUT"], ["OUTPUT"])],
         inputs=[
