@@ -133,8 +133,8 @@ def test_only_the_connections_of_a_killed_frontend_notice(
             next_s += EVERY_S
             looks.append(Look.at([engine], time.perf_counter() - began_s))
             victim = chance.choice(frontends())
+            clients.killed_s = killed_s = time.perf_counter()  # before clients can notice
             victim.kill()
-            clients.killed_s = killed_s = time.perf_counter()
             while len(frontends()) < COUNT or victim in frontends():
                 time.sleep(0.005)
             waits_s.append(time.perf_counter() - killed_s)
