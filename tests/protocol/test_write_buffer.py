@@ -56,29 +56,45 @@ async def test_what_one_read_makes_us_write_leaves_when_it_is_done_with() -> Non
     assert (buffer.written, buffer.get_write_buffer_size()) == (3, 100)
 
 
-async def test_half_of_the_responses_leave_early_once_the_peer_has_let_us_idle() -> None:
-    transport, now = Recorder(), [0]
-    buffer = WriteBuffer(transport, lambda: now[0])
-
-    def read(requests: int) -> list[int]:
+@pytest.mark.parametrize(
+    ("requests", "each_ns", "flushed"),
+    [
+        (64, 8000, [32, 32]),
+        (100, 8000, [32, 32, 32, 4]),
+        (40, 8000, [20, 20]),
+        (16, 10_000, [8, 8]),
+        (16, 5000, [16]),  # the other half ends before the peer is awake
+        (40, 2000, [32, 8]),
+        (12, 50_000, [12]),
+        (1, 50_000, [1]),
+    ],
+)
+async def test_half_of_a_long_round_leaves_early(requests: int, each_ns: int, flushed: list[int]) -> None:
+    transport, now_ns = Recorder(), [10**9]
+    buffer = WriteBuffer(transport, lambda: now_ns[0])
+    for _ in range(10):
         transport.log.clear()
         buffer.hold()
         for _ in range(requests):
+            now_ns[0] += each_ns
             buffer.write(b"r")
         buffer.release(expecting=False)
-        return [len(data) for data in transport.log]
+        now_ns[0] += 100_000  # the peer reads and sends the next ones
+    assert [len(data) for data in transport.log] == flushed
 
-    assert read(100) == [32, 32, 32, 4]
-    assert read(40) == [32, 8]  # it followed at once: nobody idles
-    now[0] += 1_000_000
-    assert read(40) == [32, 8]
-    now[0] += 1_000_000
-    assert read(40) == [20, 20]
-    assert read(40) == [20, 20]
-    now[0] += 1_000_000
-    assert read(20) == [20]  # half of the 80 since it last idled
-    now[0] += 1_000_000
-    assert read(20) == [20]  # too few to be worth two writes
+
+async def test_rounds_that_follow_at_once_are_split_as_before() -> None:
+    transport, now_ns = Recorder(), [10**9]
+    buffer = WriteBuffer(transport, lambda: now_ns[0])
+    for gap_ns in (100_000, 100_000, 1000, 1000):
+        transport.log.clear()
+        buffer.hold()
+        for _ in range(40):
+            now_ns[0] += 8000
+            buffer.write(b"r")
+        buffer.release(expecting=False)
+        now_ns[0] += gap_ns
+    assert [len(data) for data in transport.log] == [20, 20]
 
 
 async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() -> None:

@@ -26,9 +26,12 @@ _MANY = 16
 per connection would idle meanwhile, and then the server would. Also the maximum number coalesced,
 because the first waits for all.
 """
-_FEWEST_EARLY, _MOST_EARLY = 16, 32
-"""Limits for the number of writes that are flushed early. To wake the peer for fewer costs more than it
-saves; work on more takes longer than the peer needs to wake up.
+_FEWEST_SPLIT = 16
+"""Number of writes from which half are flushed early."""
+_MOST_EARLY = 32
+_SPLIT_NS = 120_000
+"""Duration of a round from which half of it is flushed early: the other half then takes longer than the peer
+needs to wake up.
 """
 _IDLE_NS = 50_000
 """Time without a read after which a connection's peer and this process have taken turns."""
@@ -108,7 +111,8 @@ class WriteBuffer:
         """Number of parts that are flushed at once."""
         self._round = 0
         """Number of parts flushed since the peer last let this process idle."""
-        self._flushed_ns = 0
+        self._began_ns = self._flushed_ns = 0
+        """Start of that round, and time of the last flush."""
         self.scheduled = False
         """True while a flush at the end of the loop's iteration is due."""
         self._ended = False
@@ -125,9 +129,12 @@ class WriteBuffer:
     def hold(self) -> None:
         """Start handling a read: writes are buffered until `release`, or flushed early if they are many."""
         self._held = True
-        if self._round >= 2 * _FEWEST_EARLY and self._clock() - self._flushed_ns > _IDLE_NS:
-            self._early = min(self._round // 2, _MOST_EARLY)
-            self._round = 0
+        if self._round >= _FEWEST_SPLIT:
+            now_ns = self._clock()
+            if now_ns - self._flushed_ns > _IDLE_NS:
+                splits = self._flushed_ns - self._began_ns > _SPLIT_NS
+                self._early = min(self._round // 2, _MOST_EARLY) if splits else _MOST_EARLY
+                self._round, self._began_ns = 0, now_ns
 
     def release(self, *, expecting: bool) -> None:
         """End handling a read. `expecting`: callbacks may write responses later in this loop iteration."""
