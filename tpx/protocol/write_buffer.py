@@ -27,8 +27,9 @@ per connection would idle meanwhile, and then the server would. Also the maximum
 because the first waits for all.
 """
 _FEWEST_SPLIT = 16
-"""Number of writes from which half are flushed early."""
+"""Number of writes in a round from which half of it is flushed early."""
 _MOST_EARLY = 32
+"""Maximum number of writes to one connection that wait for each other."""
 _SPLIT_NS = 120_000
 """Duration of a round from which half of it is flushed early: the other half then takes longer than the peer
 needs to wake up.
@@ -108,7 +109,7 @@ class WriteBuffer:
         self._hold_below = _HOLD_BELOW_BYTES
         self._held = False
         self._early = _MOST_EARLY
-        """Number of parts that are flushed at once."""
+        """Number of buffered parts that are flushed although more may follow."""
         self._round = 0
         """Number of parts flushed since the peer last let this process idle."""
         self._began_ns = self._flushed_ns = 0
