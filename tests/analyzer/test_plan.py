@@ -23,7 +23,7 @@ from tpx.cli.analyze import SearchProgress, main
 from tpx.cli.analyze_plan import MOST_TRIALS, PlannedSearch, outlook, pace_of, plan_searches
 from tpx.options import build
 
-PACE = pace_of(MeasurementSpec())
+PACE = pace_of(MeasurementSpec(), 2)
 
 
 def planned(*models: str, **options: Any) -> list[PlannedSearch]:
@@ -50,12 +50,21 @@ def test_a_plan_too_long_to_follow_leaves_the_plans_of_later_models_whole() -> N
 
 
 @pytest.mark.parametrize(
-    ("budget", "end"), [(None, ""), (60.0, "; the budget of 1 min 00 s may end it sooner")]
+    ("budget", "max_trials", "time"),
+    [
+        (None, None, "about 32 s"),
+        (60.0, None, "about 32 s; the budget of 1 min 00 s may end it sooner"),
+        (None, 2, "32 s if each is stable at once, 47 s if none ever is"),
+    ],
 )
 def test_a_run_tells_before_it_measures_what_its_plan_counts(
-    budget: float | None, end: str, capsys: pytest.CaptureFixture[str]
+    budget: float | None, max_trials: int | None, time: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = {"run_config_search_max_concurrency": 8, "run_config_search_max_instance_count": 2}
+    options = {
+        "max_trials": max_trials,
+        "run_config_search_max_concurrency": 8,
+        "run_config_search_max_instance_count": 2,
+    }
     config = build(ProfileSpec, {"profile_models": (ModelToProfile(name="alexnet"),), **options})
     facts = facts_of("alexnet", ALEXNET, gpu=False)
     mode, spec = spec_of(config, groups_of(config)[0], {"alexnet": (facts, ALEXNET)})
@@ -65,9 +74,14 @@ def test_a_run_tells_before_it_measures_what_its_plan_counts(
         with SearchProgress(quiet=quiet, outlook=lambda search: outlook(search, config)) as progress:
             progress.observe(event)
     assert capsys.readouterr().err == (
-        "alexnet: at most 12 measurements of 3 configurations and 15 final repetitions, "
-        f"32 s if each is stable at once, 47 s if none ever is{end}\n"
+        f"alexnet: at most 12 measurements of 3 configurations and 15 final repetitions, {time}\n"
     )
+
+
+@pytest.mark.parametrize(("given", "most"), [({}, 1), ({"final_rounds": 0}, 2), ({"max_trials": 3}, 3)])
+def test_what_the_final_rounds_repeat_is_measured_for_one_window(given: dict[str, int], most: int) -> None:
+    config = build(ProfileSpec, {"profile_models": (ModelToProfile(name="alexnet"),), **given})
+    assert config.most_windows == most
 
 
 def test_within_a_budget_as_many_configurations_are_possible_as_measurements() -> None:
@@ -122,10 +136,10 @@ def test_both_ways_to_a_plan_warn_and_check_the_export_path(
 
 def test_a_measurement_takes_one_window_at_least_and_two_at_most() -> None:
     assert (PACE.stable_ns, PACE.longest_ns) == (1_200_000_000, 2_400_000_000)
-    short = pace_of(MeasurementSpec(perf_analyzer_timeout=2))
+    short = pace_of(MeasurementSpec(perf_analyzer_timeout=2), 2)
     assert (short.stable_ns, short.longest_ns) == (1_200_000_000, 2_000_000_000)
-    assert pace_of(MeasurementSpec(max_trials=1)).stable_ns == 1_200_000_000
-    assert pace_of(MeasurementSpec(max_trials=5)).longest_ns == 6_000_000_000
+    assert pace_of(MeasurementSpec(), 1).longest_ns == 1_200_000_000
+    assert pace_of(MeasurementSpec(), 5).longest_ns == 6_000_000_000
 
 
 @pytest.mark.e2e

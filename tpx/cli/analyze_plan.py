@@ -17,7 +17,6 @@ from tpx.analyzer.profile import ModelPlanned, read_group
 from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import ModelRead
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Range, Trial, Variant
-from tpx.analyzer.runners.load import MOST_WINDOWS
 from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
@@ -54,6 +53,8 @@ class Pace:
         stable, longest = (
             duration(searched * ns + final * self.stable_ns) for ns in (self.stable_ns, self.longest_ns)
         )
+        if stable == longest:
+            return f"about {stable}"
         return f"{stable} if each is stable at once, {longest} if none ever is"
 
 
@@ -98,7 +99,7 @@ def plan(argv: Sequence[str]) -> int:
 
 def show_plan(config: ProfileSpec) -> int:
     """Print the plan of a run; return 1 if there is nothing to measure for some model, else 0."""
-    pace = pace_of(config.measurement)
+    pace = pace_of(config.measurement, config.most_windows)
     with (
         Console(stderr=True).status("Reading the models' own configurations"),
         asyncio.Runner(loop_factory=event_loop) as loop,
@@ -163,19 +164,19 @@ def simulate_search(mode: Mode, spec: SearchSpec, pace: Pace) -> PlannedSearch:
     )
 
 
-def pace_of(measurement: MeasurementSpec) -> Pace:
-    """Return the durations of a run's measurements."""
+def pace_of(measurement: MeasurementSpec, most_windows: int) -> Pace:
+    """Return the durations of a run's measurements, each of at most so many windows."""
     window_ns = measurement.measurement_interval * WINDOW_SHARE * 1e6
     limit_ns = measurement.perf_analyzer_timeout * 1e9
     return Pace(
         stable_ns=round(min(limit_ns, window_ns)),
-        longest_ns=round(min(limit_ns, (measurement.max_trials or MOST_WINDOWS) * window_ns)),
+        longest_ns=round(min(limit_ns, most_windows * window_ns)),
     )
 
 
 def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     """Return a sentence on what the search of a model may measure, and how long that takes."""
-    pace = pace_of(config.measurement)
+    pace = pace_of(config.measurement, config.most_windows)
     search = simulate_search(planned.mode, planned.spec, pace)
     measurements = plural(search.searched, "measurement")
     text = (

@@ -147,7 +147,7 @@ def _make_load_generator(config: ProfileSpec) -> LoadGenerator:
     """Return the load generator, which passes the results of every level to the requested outputs."""
     file = config.measurement.perf_output_path
     if file is None and not config.measurement.perf_output:
-        return LoadGenerator(sessions=config.sessions)
+        return LoadGenerator(sessions=config.sessions, most_windows=config.most_windows)
 
     def tell(text: str) -> None:
         if config.measurement.perf_output:
@@ -156,7 +156,7 @@ def _make_load_generator(config: ProfileSpec) -> LoadGenerator:
             with file.open("a", encoding="utf-8") as written:
                 written.write(text + "\n")
 
-    return LoadGenerator(sessions=config.sessions, tell=tell)
+    return LoadGenerator(sessions=config.sessions, most_windows=config.most_windows, tell=tell)
 
 
 def launch_of(config: ProfileSpec, name: str) -> Launch:

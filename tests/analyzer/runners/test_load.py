@@ -99,11 +99,13 @@ def test_the_note_of_an_unstable_level_says_how_well_its_throughput_is_known() -
     assert note.endswith("its throughput was known to \u00b130% only; try a longer --measurement-interval")
 
 
-@pytest.mark.parametrize(("words", "most"), [((), 2), (("--max-trials", "5"), 5), (("--max-trials", "1"), 1)])
+@pytest.mark.parametrize(("words", "most"), [((), 3), (("--max-trials", "5"), 5), (("--max-trials", "1"), 1)])
 def test_a_trial_has_as_many_windows_as_were_asked_for(words: tuple[str, ...], most: int) -> None:
     spec = from_argv(SessionSpec, ["-m", "m", *words])
-    assert shorten_rules(spec, spec.level_settings, one_window=False).max_windows == most
-    assert shorten_rules(spec, spec.level_settings, one_window=True).max_windows == 1
+    assert (
+        shorten_rules(spec.level_settings, spec.windows.max_trials or 3, one_window=False).max_windows == most
+    )
+    assert shorten_rules(spec.level_settings, 3, one_window=True).max_windows == 1
 
 
 def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:

@@ -138,6 +138,9 @@ def test_what_the_search_measured_counts_unless_the_rounds_contradict_it() -> No
 
     rounds = [measured(100.0, 1), measured(101.0, 2)]
     assert point_of([measured(102.0)], rounds).throughput == pytest.approx(101.0)
+    unstable = replace(measured(102.0), stable=False, note="its throughput was known to \u00b19% only")
+    assert (point_of([unstable], rounds).stable, point_of([unstable], rounds).note) == (True, "")
+    assert not point_of([unstable], []).stable
     assert point_of([measured(400.0)], rounds).throughput == pytest.approx(100.5)
 
 

@@ -120,7 +120,7 @@ class MeasurementSpec:
         10.0, "width in percent of the throughput's confidence interval that ends a trial", above=0
     )
     max_trials: int | None = option(
-        None, "maximum windows per measurement of the search (default 2)", minimum=1
+        None, "maximum windows per measurement of the search (default 1; 2 without final rounds)", minimum=1
     )
     shape: tuple[Shape, ...] = option(
         (),

@@ -76,6 +76,13 @@ class ProfileSpec:
         )
 
     @property
+    def most_windows(self) -> int:
+        """Maximum number of windows of a measurement of the search, whose best the final rounds repeat: that
+        tells more than consecutive windows.
+        """
+        return self.measurement.max_trials or (1 if self.budget.final_rounds else 2)
+
+    @property
     def sessions(self) -> "dict[str, SessionSpec]":
         """Session settings by model name, without address and load, which each trial supplies."""
         return {model.name: self._build_session(model) for model in self.models.profile_models}

@@ -65,6 +65,8 @@ def interval_of(values: Sequence[float]) -> Range | None:
 def pooled(samples: Sequence[Measurement]) -> Mean:
     """Return the means of all figures and the peak of the memory, for each model if there are several."""
     last, p99s = samples[-1], [m.latency.p99_ns for m in samples if m.latency.p99_ns is not None]
+    # the final rounds repeat what a single window of the search may not have told
+    decisive = [m for m in samples if m.round] or samples
     mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
     mean |= {
         "samples": tuple(samples),
@@ -72,8 +74,8 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
         "latency": means([m.latency for m in samples]),
         "breakdown": means([m.breakdown for m in samples]),
         "answers": _fold([m.answers for m in samples], _pool_answers),
-        "stable": all(m.stable for m in samples),
-        "note": next((m.note for m in samples if m.note), ""),
+        "stable": all(m.stable for m in decisive),
+        "note": next((m.note for m in decisive if m.note), ""),
         "requests": sum(m.requests for m in samples),
         "duration_ns": sum(m.duration_ns for m in samples),
         "memory": _fold([m.memory for m in samples], _pool_memory),

@@ -28,8 +28,6 @@ from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.summaries import LatencySummary
 
-MOST_WINDOWS = 2
-"""Default of --max-trials: the final rounds tell more than further consecutive windows."""
 WARMUP_SHARE = 0.2
 """Share of a window used as warm-up before the first: a model is slow right after it is loaded."""
 
@@ -40,6 +38,8 @@ class LoadGenerator:
 
     sessions: Mapping[str, SessionSpec]
     """Session settings by model, without address and load."""
+    most_windows: int = 1
+    """Maximum number of windows of a measurement of the search, unless a session has its own."""
     in_process: str = ""
     """Module that connects to the engine in this process; the command line supplies it."""
     tell: Callable[[str], None] | None = None
@@ -86,7 +86,9 @@ class LoadGenerator:
             spec = self._spec_of(member.model, address, streams=streams)
             spec = replace(spec, inputs=replace(spec.inputs, batch_size=part.batch_size))
             async with Session(spec, in_process=self.in_process) as session:
-                rules = shorten_rules(spec, session.settings, one_window=one_window)
+                rules = shorten_rules(
+                    session.settings, spec.windows.max_trials or self.most_windows, one_window=one_window
+                )
                 result = await session.measure(level_of(spec, part), rules)
             if self.tell is not None:
                 text = level_block(result, spec, decoupled=streams)
@@ -126,10 +128,10 @@ class LoadGenerator:
         return await answers_of(spec, self.in_process)
 
 
-def shorten_rules(spec: SessionSpec, rules: LevelSettings, *, one_window: bool) -> LevelSettings:
+def shorten_rules(rules: LevelSettings, windows: int, *, one_window: bool) -> LevelSettings:
     """Return the rules of a trial: as short as a stable throughput allows, unless others were requested.
 
-    The best trials are repeated in the final rounds, which tells more than consecutive windows.
+    It has at most `windows` windows, or `one_window`.
     """
     if rules.rule != "pa" or rules.request_count:
         return rules
@@ -138,7 +140,7 @@ def shorten_rules(spec: SessionSpec, rules: LevelSettings, *, one_window: bool) 
         rule="brief",
         warmup_s=rules.warmup_s or rules.interval_ms * WARMUP_SHARE / 1e3,
         one_window=one_window,
-        max_windows=1 if one_window else spec.windows.max_trials or MOST_WINDOWS,
+        max_windows=1 if one_window else windows,
     )
 
 
@@ -186,10 +188,7 @@ def _explain_doubt(level: LevelResult) -> str:
     if level.verdict is not Verdict.UNSTABLE or not found or found.high is None or not found.value:
         return "" if level.stable else level.reason
     half = (found.high - found.low) / 2 / found.value
-    return (
-        f"after {len(level.windows)} windows its throughput was known to \u00b1{half:.0%} only; try a longer "
-        "--measurement-interval"
-    )
+    return f"its throughput was known to \u00b1{half:.0%} only; try a longer --measurement-interval"
 
 
 def _convert_latency(summary: LatencySummary | None) -> Latency | None:
