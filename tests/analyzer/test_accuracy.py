@@ -134,7 +134,7 @@ def test_a_request_that_fails_is_a_measurement_error(behaviour: Behaviour) -> No
         r"^the responses of 'net' could not be compared: .+",
     )
     with http_server(behaviour) as url, pytest.raises(MeasurementError, match=message):
-        asyncio.run(LoadGenerator(sessions={"net": spec}).answers("net", url))
+        asyncio.run(LoadGenerator(sessions={"net": spec}, most_windows=1).answers("net", url))
 
 
 @pytest.mark.e2e
@@ -144,7 +144,7 @@ def test_answers_are_those_of_the_load_over_either_protocol(tmp_path: Path) -> N
     def answers(server: RunningServer, protocol: str, model: str = "add_sub") -> Answers:
         spec = from_argv(SessionSpec, ["-m", model, "-i", protocol, "--input-data", "zero"])
         address = server.grpc if protocol == "grpc" else server.http
-        return asyncio.run(LoadGenerator(sessions={model: spec}).answers(model, address))
+        return asyncio.run(LoadGenerator(sessions={model: spec}, most_windows=1).answers(model, address))
 
     with serve(tmp_path) as server:
         over_http, over_grpc = answers(server, "http"), answers(server, "grpc")

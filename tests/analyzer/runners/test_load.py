@@ -96,7 +96,9 @@ def test_the_note_of_an_unstable_level_says_how_well_its_throughput_is_known() -
     estimates = Estimates(throughput=known, latency=(), batches=batches)
     level = replace(LEVEL, stable=False, verdict=Verdict.UNSTABLE, reason="moved", estimates=estimates)
     note = to_measurement(level, "m", LOAD).note
-    assert note.endswith("its throughput was known to \u00b130% only; try a longer --measurement-interval")
+    assert note.endswith(
+        "its throughput was known to \u00b130% only; try a longer --measurement-interval or more --max-trials"
+    )
 
 
 @pytest.mark.parametrize(("words", "most"), [((), 3), (("--max-trials", "5"), 5), (("--max-trials", "1"), 1)])

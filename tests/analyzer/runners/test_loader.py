@@ -85,7 +85,7 @@ class Starts:
 
 def serving(starts: Starts, control: FakeControl | None = None) -> ServedRunner:
     """A runner that only loads: of these servers, all with one control, or each with its own."""
-    load = LoadGenerator(sessions={})
+    load = LoadGenerator(sessions={}, most_windows=1)
     return ServedRunner(
         starts,
         lambda _: control or FakeControl(),

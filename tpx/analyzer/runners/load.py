@@ -38,7 +38,7 @@ class LoadGenerator:
 
     sessions: Mapping[str, SessionSpec]
     """Session settings by model, without address and load."""
-    most_windows: int = 1
+    most_windows: int
     """Maximum number of windows of a measurement of the search, unless a session has its own."""
     in_process: str = ""
     """Module that connects to the engine in this process; the command line supplies it."""
@@ -188,7 +188,10 @@ def _explain_doubt(level: LevelResult) -> str:
     if level.verdict is not Verdict.UNSTABLE or not found or found.high is None or not found.value:
         return "" if level.stable else level.reason
     half = (found.high - found.low) / 2 / found.value
-    return f"its throughput was known to \u00b1{half:.0%} only; try a longer --measurement-interval"
+    return (
+        f"its throughput was known to \u00b1{half:.0%} only; try a longer "
+        "--measurement-interval or more --max-trials"
+    )
 
 
 def _convert_latency(summary: LatencySummary | None) -> Latency | None:
