@@ -68,7 +68,7 @@ def main() -> None:
     run(
         *("analyze", "profile", "--model-repository", str(MODELS), "--profile-models", "mnist"),
         *("--run-config-search-max-instance-count", "2", "--run-config-search-max-model-batch-size", "4"),
-        *("--run-config-search-max-concurrency", "16", "--measurement-interval", "250"),
+        *("--run-config-search-max-concurrency", "16", "--measurement-interval", "500"),
         *("--final-rounds", "3"),
         *("-d", "1", "-e", str(REPORTS), "--output-model-repository-path", str(ROOT / "variants")),
         "--override-output-model-repository",

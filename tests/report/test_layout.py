@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from tpx.report.chart import Axis, Chart, Dot, Line, Mark, Scale
-from tpx.report.layout import CHAR_WIDTH_PX, COMPACT, FRAMES, lay_out
+from tpx.report.chart import Axis, Chart, Dot, Line, Mark, Scale, format_mark
+from tpx.report.layout import CHAR_WIDTH_PX, COMPACT, FRAMES, ChartFrame, lay_out
 
 
 def chart(*lines: Line, x: Axis | None = None, marks: tuple[Mark, ...] = ()) -> Chart:
@@ -53,6 +53,12 @@ def test_texts_of_an_axis_do_not_touch(*, compact: bool) -> None:
     assert 4 <= len(shown) < 21
     for before, after in pairwise(shown):
         assert after.at - before.at > (len(before.label) + len(after.label)) * CHAR_WIDTH_PX / 2
+
+
+@pytest.mark.parametrize("frame", [*FRAMES.values(), *COMPACT.values()])
+def test_the_texts_of_an_upright_axis_fit_left_of_it(frame: ChartFrame) -> None:
+    # chart.svg.j2 ends them 10 px left of the axis
+    assert len(format_mark(1_000_000)) * CHAR_WIDTH_PX + 10 <= frame.left
 
 
 @pytest.mark.parametrize("size", ["tall", "low", "half"])

@@ -91,9 +91,9 @@ FRAMES = {
     "half": ChartFrame(width=560, height=340, right=534, bottom=282),
 }
 COMPACT = {
-    "tall": ChartFrame(width=440, height=400, left=52, right=414, top=30, bottom=346, compact=True),
-    "low": ChartFrame(width=440, height=280, left=52, right=414, top=30, bottom=226, compact=True),
-    "half": ChartFrame(width=440, height=320, left=52, right=414, top=30, bottom=266, compact=True),
+    "tall": ChartFrame(width=440, height=400, left=70, right=414, top=30, bottom=346, compact=True),
+    "low": ChartFrame(width=440, height=280, left=70, right=414, top=30, bottom=226, compact=True),
+    "half": ChartFrame(width=440, height=320, left=70, right=414, top=30, bottom=266, compact=True),
 }
 
 
