@@ -173,7 +173,8 @@ def test_the_tokens_of_a_service_are_counted_in_all_workers() -> None:
 
 
 def workers() -> list[int]:
-    children = psutil.Process().children()
+    """The processes of the workers, in the order in which they were started."""
+    children = sorted(psutil.Process().children(), key=psutil.Process.create_time)
     return [c.pid for c in children if any("spawn_main" in word for word in c.cmdline())]
 
 
@@ -264,9 +265,8 @@ def test_when_a_worker_dies_the_others_end_their_sequences(live: Live) -> None:
     ids = range(600, 604)
     with pytest.raises(MeasurementError, match="ended unexpectedly"):
         ran(Ending(signal.SIGKILL), *endless(live, ids))
-    # of the two processes the first has the even ones
-    left = still_open(live, ids)
-    assert left in ([600, 602], [601, 603])
+    # the first worker died with the even ones; the server has ended those of them that it was computing
+    assert set(still_open(live, ids)) <= {600, 602}
 
 
 def test_levels_before_the_death_of_a_worker_are_reported_with_the_error() -> None:
