@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 
 from tpx.report.chart import Axis, Chart, Dot, Line, Mark, Scale, format_mark
+from tpx.report.html import chart_picture
 from tpx.report.layout import CHAR_WIDTH_PX, COMPACT, FRAMES, ChartFrame, lay_out
 
 
@@ -41,6 +42,12 @@ def test_intervals_and_limits_end_within_the_axes(*, compact: bool) -> None:
     ]
     assert len(ends) == 4
     assert all(frame.top <= end <= frame.bottom for end in (*ends, drawing.rules[0].at))
+
+
+def test_a_series_without_dots_is_not_in_the_legend() -> None:
+    picture = chart_picture(chart(line(1, 2, name="front"), line(name="the others")))
+    assert picture is not None
+    assert [entry.name for entry in picture.legend] == ["front"]
 
 
 @pytest.mark.parametrize("compact", [False, True])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tpx.analyzer.results.goals import Constraint, Goals, Standing
 from tpx.analyzer.results.measurement import EnergyUse, Measurement, MemoryUse, Range
-from tpx.analyzer.results.pooled import Mean, interval_of
+from tpx.analyzer.results.pooled import Mean, interval_of, repeated
 from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.report.digits import in_unit, rounded
@@ -278,7 +278,7 @@ class RankedVariant:
     @property
     def settled(self) -> Mean | None:
         """The figures if they are the mean of final rounds, else None."""
-        return self.figures if isinstance(self.figures, Mean) and self.figures.rounds else None
+        return self.figures if repeated(self.figures) else None
 
     @property
     def rounds(self) -> frozenset[int]:
@@ -313,13 +313,10 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
 
 
 def _rank_points(variant: "VariantRun", goals: Goals) -> RankedVariant:
-    def once(point: Measurement) -> bool:
-        return not (isinstance(point, Mean) and point.rounds)
-
     passing = [m for m in variant.points if satisfies(m, goals)]
     failing = [m for m in variant.points if not satisfies(m, goals)]
-    passing.sort(key=lambda m: (once(m), standing(m, goals) != "met", -score(m, goals)))
-    failing.sort(key=lambda m: (once(m), failure_percent(m, goals)))
+    passing.sort(key=lambda m: (not repeated(m), standing(m, goals) != "met", -score(m, goals)))
+    failing.sort(key=lambda m: (not repeated(m), failure_percent(m, goals)))
     figures = (*passing, *failing)[0]
     return RankedVariant(
         run=variant,

@@ -88,6 +88,7 @@ def chart_picture(chart: Chart | None) -> Picture | None:
             marker=marker(0 if series.round else series.style, 14, 7) if series.points else "",
         )
         for series in drawing.series
+        if series.line.dots
     ]
     if chart.background:
         entries.append(legend_entry(f"{len(chart.background)} other configurations", kind="back"))

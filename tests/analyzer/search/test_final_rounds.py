@@ -199,3 +199,33 @@ def test_a_budget_pays_for_no_more_rounds_than_were_asked_for() -> None:
     finals = [t.variant.name for t in trials if t.round]
     assert {finals.count(name) for name in finals} == {2}
     assert len(set(finals)) == 3
+
+
+def lone_finals(limits: Limits) -> list[Trial]:
+    """The final rounds of a search whose other configurations cannot be loaded."""
+    asked = search_spec(
+        FIXED, within=space(instances=(1, 2), loads=(1, 2, 4), until_plateau=False), limits=limits
+    )
+    search, server = SearchDriver("brute", asked), server_for(asked, seed=3)
+    finals: list[Trial] = []
+    while (trial := search.ask()) is not None:
+        finals += [trial] if trial.round else []
+        search.tell(
+            trial,
+            server.measure(trial.variant, trial.load, trial.round)
+            if trial.variant.is_default
+            else TrialFailure(variant=trial.variant.name, load=trial.load, reason="no memory"),
+        )
+    return finals
+
+
+def test_of_an_only_configuration_each_load_is_measured_again_in_turns() -> None:
+    finals = lone_finals(Limits(final_rounds=5))
+    assert [trial.round for trial in finals] == [1, 1, 1, 2, 2, 2]
+    assert all(sorted(t.load.value for t in finals if t.round == number) == [1, 2, 4] for number in (1, 2))
+    assert lone_finals(Limits(final_rounds=0)) == []
+
+
+def test_of_an_only_configuration_nothing_is_measured_again_that_the_budget_does_not_cover() -> None:
+    assert len(lone_finals(Limits(max_measurements=24))) == 6
+    assert lone_finals(Limits(max_measurements=8)) == []

@@ -13,7 +13,7 @@ from typing import Literal
 from tpx.analyzer.objectives import METRICS, NS_PER_MS, RankedVariant, gpu_mb, metric, ram_mb
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
-from tpx.analyzer.results.pooled import Mean
+from tpx.analyzer.results.pooled import Mean, repeated
 from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.perf.report.plots import Part, breakdown_picture, split_latency
@@ -87,7 +87,7 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
                 label=str(m.load.value) if labelled or m is ranked.figures else "",
                 stable=m.stable,
                 apart=m.load.batch_size != batch,
-                context=settled and m is not ranked.settled,
+                context=settled and not repeated(m),
             )
             for m, batch in zip(points, before, strict=False)
         ),

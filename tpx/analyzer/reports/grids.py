@@ -9,6 +9,7 @@ from tpx.analyzer.reports.charts import by_load, front_of
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Measurement, Range
+from tpx.analyzer.results.pooled import repeated
 from tpx.report.digits import in_unit, percent, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
@@ -270,7 +271,8 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
     lines = [
         TableLine(view=view, ranked=ranked, measurement=m)
         for ranked in ((alone,) if alone else view.verdict.ranking)
-        for m in (ranked.settled.samples if ranked.settled else ())
+        for point in ranked.ordered
+        for m in (point.samples if repeated(point) else ())
     ]
     lines.sort(key=lambda line: line.measurement.round)
     number: Shown = text("Round", lambda line: str(line.measurement.round or "search"))

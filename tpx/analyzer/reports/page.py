@@ -60,7 +60,7 @@ _PARETO = (
 _UNCONFIRMED = (
     " Any point above the line was measured once, by the search; the final rounds do not confirm it."
 )
-_ROUNDS = "The best configurations and the default, measured again in turns."
+_ROUNDS = "The best configurations and the default, or each load of the only one, measured again in turns."
 _METHOD = (
     "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
     "A measurement ends with the first window whose throughput is known well enough, or with the last of "

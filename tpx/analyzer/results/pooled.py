@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, stdev
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from tpx.analyzer.results.measurement import (
     EnergyUse,
@@ -32,6 +32,11 @@ class Mean(Measurement):
     def rounds(self) -> int:
         """Number of final rounds among the samples."""
         return sum(m.round > 0 for m in self.samples)
+
+
+def repeated(point: Measurement) -> TypeGuard[Mean]:
+    """Return True if final rounds are among the samples of a point."""
+    return isinstance(point, Mean) and point.rounds > 0
 
 
 def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> Measurement:

@@ -42,7 +42,7 @@ class VariantRun:
     failures: tuple[TrialFailure, ...]
     repetitions: tuple[Measurement, ...] = ()
     """Measurements of the final rounds, at the best load that the search found, or at one that misses no
-    constraint."""
+    constraint; at all loads of an only configuration."""
 
     @property
     def points(self) -> tuple[Measurement, ...]:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import TypeVar
 
 from tpx.analyzer.conclusion import EQUIVALENCE, TIE_MARGIN, Gain, compare_scores
 from tpx.analyzer.objectives import satisfies, score
@@ -27,6 +28,7 @@ from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.spec import Limits, Mode, SearchSpec
 from tpx.analyzer.variants import instance_count
 
+T = TypeVar("T")
 Strategy = Callable[[SearchSpec, History], Steps]
 
 STRATEGIES: Mapping[Mode, str] = {
@@ -140,10 +142,14 @@ FINALISTS_AT_MOST = 4
 
 
 def final_rounds(history: History) -> Asking[None]:
-    """Measure the finalists again, round by round, until the best is decided or the rounds are used up."""
+    """Measure the finalists again, round by round, until the best is decided or the rounds are used up; the
+    only configuration again under each of its loads.
+    """
     limits = history.limits
-    enough = min(FEWEST_ROUNDS, limits.final_rounds)
-    finalists = affordable(choose(history, limits.finalists), history.left, enough)
+    if len(only := history.ranked()) == 1:
+        yield from _repeat_loads(history, only[0])
+        return
+    finalists = affordable(choose(history, limits.finalists), history.left)
     if len(finalists) < 2:
         history.decide("no final repetitions: there is nothing to compare, or no budget for it")
         return
@@ -155,8 +161,7 @@ def final_rounds(history: History) -> Asking[None]:
         if number > FEWEST_ROUNDS and history.left < len(running):
             history.decide("the budget ended before the final repetitions did")
             return
-        # seeded per round: the order must not depend on the number of draws in earlier rounds
-        for variant in random.Random(f"{limits.seed}:{number}").sample(running, len(running)):
+        for variant in _shuffled(running, limits.seed, number):
             outcome = yield Trial(variant=variant, load=race.searched[variant.name].load, round=number)
             race.take(variant, outcome)
         if number < FEWEST_ROUNDS or not race.running:
@@ -167,6 +172,23 @@ def final_rounds(history: History) -> Asking[None]:
         if why := race.decided:
             history.decide(f"final repetitions ended after {number} rounds: {why}")
             return
+
+
+def _repeat_loads(history: History, variant: Variant) -> Asking[None]:
+    """Measure the only configuration again under each of its loads: a single window has no interval."""
+    loads, name = [m.load for m in history.of(variant.name)], variant.name
+    if history.left < FEWEST_ROUNDS * len(loads):
+        history.decide("no final repetitions: there is no budget for them")
+        return
+    history.decide(f"final repetitions: {name}, the only one, at each of its loads, in shuffled order")
+    for number in range(1, FEWEST_ROUNDS + 1):
+        for load in _shuffled(loads, history.limits.seed, number):
+            yield Trial(variant=variant, load=load, round=number)
+
+
+def _shuffled(items: Sequence[T], seed: int, number: int) -> list[T]:
+    """Shuffle for a round; seeded per round, so that the order does not depend on draws in earlier ones."""
+    return random.Random(f"{seed}:{number}").sample(items, len(items))
 
 
 def reserve(limits: Limits) -> int:
@@ -187,11 +209,11 @@ def choose(history: History, count: int) -> list[Variant]:
     return top + [v for v in ranked if v.is_default and v not in top]
 
 
-def affordable(finalists: Sequence[Variant], left: float, enough: int = FEWEST_ROUNDS) -> list[Variant]:
+def affordable(finalists: Sequence[Variant], left: float) -> list[Variant]:
     """Return the finalists that the budget can measure often enough: the best of them and the default."""
     if math.isinf(left):
         return list(finalists)
-    places = left // enough if left >= 2 * enough else left // FEWEST_ROUNDS
+    places = left // FEWEST_ROUNDS
     if places >= len(finalists):
         return list(finalists)
     default = [variant for variant in finalists if variant.is_default]
