@@ -32,6 +32,7 @@ from tpx.analyzer.results.measurement import (
     TrialFailure,
     Variant,
 )
+from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError, UsageError
 
@@ -217,6 +218,22 @@ def repetitions(*records: Record) -> list[int]:
 def test_a_second_final_round_that_was_interrupted_does_not_count() -> None:
     assert repetitions(*CUT) == [1, 1]
     assert repetitions(*CUT, repeated("m_config_0", 2)) == [2, 2]
+
+
+def test_rounds_of_an_only_configuration_count_once_all_of_its_loads_have_two() -> None:
+    def rounds_at(*loads: int) -> list[bool]:
+        """Whether rounds count, of two loads that the search measured."""
+        of_search = [replace(MEASURED.measurement, round=0, load=LoadPoint(value=value)) for value in (1, 2)]
+        rounds = [
+            replace(of_search[value - 1], round=1 + loads[:i].count(value)) for i, value in enumerate(loads)
+        ]
+        records = [Measured(model="m", measurement=each) for each in (*of_search, *rounds)]
+        (model,) = Run.from_records([STARTED, configured(MEASURED.measurement.variant), *records]).models
+        return [isinstance(point, Mean) for point in model.variants[0].points]
+
+    assert rounds_at(1, 2, 2, 1) == [True, True]
+    assert rounds_at(1, 2, 2) == [False, False]
+    assert rounds_at(1) == [False, False]
 
 
 def test_a_finalist_that_failed_takes_no_rounds_from_the_others() -> None:

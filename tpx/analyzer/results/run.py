@@ -263,10 +263,12 @@ class ModelRecords:
         self.failures = []
 
     def model(self, name: str, started: journal.RunStarted) -> ModelRun:
-        # an interrupt may leave some finalists with two repetitions and others with one: then only the
-        # first counts, so that the ranking does not favor those with two
+        # an interrupt may leave some finalists, or loads of an only configuration, with two repetitions and
+        # others with one: then only the first counts, so that the ranking does not favor those with two
         failed = {f.variant for f in self.failures if f.round}
-        rounds = Counter(m.variant for m in self.measurements if m.round and m.variant not in failed)
+        alone = len({m.variant for m in self.measurements}) == 1
+        repeated = [m for m in self.measurements if m.round and m.variant not in failed]
+        rounds = Counter((m.variant, m.load if alone else None) for m in repeated)
         last = 1 if 1 in rounds.values() else math.inf
         failures = (*self.outdated, *self.failures)
         own: defaultdict[str, list[Measurement]] = defaultdict(list)
