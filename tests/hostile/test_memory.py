@@ -47,14 +47,16 @@ def frugal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
 
 @contextlib.contextmanager
 def bounded(siege: Siege) -> Iterator[None]:
-    """Whatever happens inside takes little memory and delays nobody; in the end the memory is given back."""
-    before = siege.forget_peak()
+    """Whatever happens inside takes little memory and delays nobody; in the end the memory is given back, and
+    no connection is left that holds part of the budget."""
+    before, descriptors = siege.forget_peak(), siege.footprint().descriptors
     with siege.bystander() as others:
         yield
     assert siege.peak() - before < BUDGET + BESIDE
     assert others.worst_s < BYSTANDER_S
-    after = siege.settles(lambda now: now.resident_bytes < before + BESIDE)
+    after = siege.settles(lambda now: now.resident_bytes < before + BESIDE and now.descriptors <= descriptors)
     assert after.resident_bytes < before + BESIDE
+    assert after.descriptors <= descriptors
 
 
 def unread_calls(siege: Siege, count: int) -> socket.socket:
