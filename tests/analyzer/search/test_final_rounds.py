@@ -1,6 +1,7 @@
 """The final repetitions: who takes part, in which order, and when they end."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -33,6 +34,12 @@ def test_each_round_has_every_finalist_once_and_rounds_differ_in_order() -> None
     assert len(first) == len(set(first))
     assert all(set(names) <= set(first) for names in rounds.values())
     assert len({tuple(names) for names in rounds.values()}) > 1
+
+
+def test_the_configuration_that_ends_a_round_begins_the_next_and_is_not_loaded_again() -> None:
+    rounds = list(rounds_of(Limits(final_rounds=6), spread=0.2).values())
+    assert len(rounds) == 6
+    assert all(after[0] == before[-1] for before, after in pairwise(rounds) if before[-1] in after)
 
 
 def test_the_order_of_the_rounds_is_drawn_by_the_seed() -> None:

@@ -51,9 +51,9 @@ def test_budgeted_search_comes_within_two_percent_with_half_of_brutes_measuremen
 
 
 ALL_LOADS = tuple(2**i for i in range(11))
-PEER_S, OURS_S = 6.0, 1.5
+PEER_S, OURS_S = 6.0, 1.3
 """Seconds per measurement with windows of 1 s: Model Analyzer's, of three windows in a process of its own,
-and ours, of one window behind its warm-up; both with the loading of the model."""
+and ours, of one window behind its warm-up (1.24 to 1.30); both with the loading of a small model."""
 
 
 @pytest.mark.slow

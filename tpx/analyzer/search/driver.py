@@ -156,12 +156,16 @@ def final_rounds(history: History) -> Asking[None]:
     names = ", ".join(variant.name for variant in finalists)
     history.decide(f"final repetitions: {names}, each at its best load, in shuffled order")
     race = _Race(history, finalists)
+    loaded: Variant | None = None
     for number in range(1, limits.final_rounds + 1):
         running = race.running
         if number > FEWEST_ROUNDS and history.left < len(running):
             history.decide("the budget ended before the final repetitions did")
             return
-        for variant in _shuffled(running, limits.seed, number):
+        # the configuration that ended a round begins the next one, because it need not be loaded again
+        order = sorted(_shuffled(running, limits.seed, number), key=lambda each: each is not loaded)
+        loaded = order[-1]
+        for variant in order:
             outcome = yield Trial(variant=variant, load=race.searched[variant.name].load, round=number)
             race.take(variant, outcome)
         if number < FEWEST_ROUNDS or not race.running:
