@@ -128,5 +128,8 @@ def test_tpx_analyze_reports_memory_of_the_gpu(device: Device, tmp_path: Path) -
         measured = list(csv.DictReader(file))
     assert measured
     if device.kind == "KIND_GPU":
-        [column] = [name for name in measured[0] if "GPU Memory" in name]
-        assert all(float(row[column]) > 0 for row in measured)
+        [table] = out.rglob("metrics-model-gpu.csv")
+        with table.open() as file:
+            of_the_gpu = list(csv.DictReader(file))
+        assert len(of_the_gpu) == len(measured)
+        assert all(float(row["GPU Memory Usage (MB)"]) > 0 for row in of_the_gpu)

@@ -16,6 +16,9 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use"),
     pytest.mark.filterwarnings(QUIET_JIT),
+    pytest.mark.filterwarnings(
+        "ignore:The given buffer is not writable"
+    ),  # PyTorch 2.11's own, in export.load
 ]
 
 GPU = "kind: KIND_GPU count: 1 gpus: [0]"
