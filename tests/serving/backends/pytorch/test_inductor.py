@@ -4,8 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import check, executors, run, tensors
+from tests.serving.backends.pytorch.test_module import WANTED
 from tpx.errors import ConfigError, ExecutionError, LoadError
 
 pytestmark = [
@@ -69,6 +72,19 @@ def test_what_the_package_does_not_have_is_refused(package: Path, caplog: pytest
         check(package)
     assert "Auto-complete configuration is not supported for Inductor models" in caplog.text
     assert "runs AOTInductor packages while holding the GIL" in caplog.text
+
+
+def test_weights_may_be_beside_the_code(tmp_path: Path) -> None:
+    zoo.package(
+        zoo.exported(zoo.Affine(), torch.ones(2, 3)),
+        tmp_path / "model.pt2",
+        {
+            "aot_inductor.package_constants_in_so": False,
+            "aot_inductor.package_constants_on_disk_format": "pickle_weights",
+        },
+    )
+    one = "max_batch_size: 8 " + tensors("input", "x FP32 3") + tensors("output", "y FP32 2")
+    assert run(tmp_path, one, x=X)["y"].tolist() == WANTED
 
 
 def test_a_damaged_package_is_refused(package: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
@@ -165,6 +166,15 @@ def exported(module: nn.Module, *args: Any, most: int = 0, **kwargs: Any) -> Any
 def save_exported(program: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.export.save(program, path)
+
+
+def package(program: Any, path: Path, settings: dict[str, Any] | None = None) -> None:
+    """Compile a program into an AOTInductor package; skips the test where there is no C++ compiler."""
+    if not HAS_COMPILER:
+        pytest.skip("packaging needs a C++ compiler, and here is none")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(path.parent / "cache"))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
 
 
 def _first(value: Any, batch: Any) -> Any:

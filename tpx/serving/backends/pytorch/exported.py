@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import threading
+import zipfile
 from pathlib import Path
 
 import torch
@@ -232,6 +233,19 @@ log = logging.getLogger(__name__)
 _CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
 
 
+def _load_package(path: str, runs: int, device_index: int) -> Value:
+    """Return PyTorch's loader of a package, with its weights."""
+    with zipfile.ZipFile(path) as archive:
+        weights_apart = any("/data/weights/" in name for name in archive.namelist())
+    if weights_apart:  # load_package does not read them, and a run without them ends the process
+        from torch.export.pt2_archive._package import load_pt2
+
+        how = {"num_runners": runs, "device_index": device_index, "load_weights_from_disk": True}
+        return load_pt2(path, **how).aoti_runners["model"].loader
+    # load_package would first compile and run test programs, for seconds to minutes, to compare CPUs
+    return torch._C._aoti.AOTIModelPackageLoader(path, "model", False, runs, device_index)
+
+
 class InductorProgram(Program):
     """A compiled library, which knows the positions of its arguments but neither types nor shapes."""
 
@@ -244,10 +258,8 @@ class InductorProgram(Program):
         os.environ.setdefault(_CHECKS, "1")
         index = -1 if device is None or device.index is None else device.index
         try:
-            from torch._inductor.package import load_package
-
-            loader: Value = load_package(str(path), num_runners=runs, device_index=index).loader
-        except (RuntimeError, ValueError, OSError, ImportError, KeyError) as exc:
+            loader = _load_package(str(path), runs, index)
+        except (RuntimeError, ValueError, OSError, ImportError, KeyError, zipfile.BadZipFile) as exc:
             raise _make_load_error(path, model, exc) from exc
         self.device = torch.device("cpu") if device is None else device
         compiled_for = loader.get_metadata().get("AOTI_DEVICE_KEY", self.device.type)
