@@ -112,7 +112,7 @@ class Server:
         if body is None:
             raise MeasurementError(f"{self.kind} does not tell the statistics of '{model}'")
         stats = json.loads(body)["model_stats"]
-        return sum(int(version["inference_stats"]["success"]["count"]) for version in stats)
+        return sum(int(version["inference_count"]) for version in stats)
 
 
 def get(port: int, path: str, timeout_s: float = 10.0) -> bytes | None:

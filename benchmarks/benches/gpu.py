@@ -133,6 +133,11 @@ def _write_resnet(repository: Path, datatype: str, scale: Scale) -> None:
     config = IO.format(
         rows=64, type=f"TYPE_{datatype}", dims=f"3, {scale.side}, {scale.side}", out=1000, kind=scale.kind
     )
+    # PyTorch optimizes while it runs the first requests of a shape
+    dims = f"3, {scale.side}, {scale.side}"
+    zeros = f'inputs {{ key: "x" value {{ data_type: TYPE_{datatype} dims: [{dims}] zero_data: true }} }}'
+    for rows in scale.batches:
+        config += f'model_warmup {{ name: "{rows}" batch_size: {rows} count: 5 {zeros} }} '
     with torch.inference_mode():
         _write(repository / MODELS[datatype].name, config, torch.jit.trace(network, example))
 
