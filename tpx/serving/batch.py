@@ -2,13 +2,37 @@
 
 import time
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from tpx.errors import TpxError
-from tpx.protocol.tensors import Array
+from tpx.protocol.tensors import Array, Buffer
 from tpx.serving.request import InferRequest, InferResponse
 
 Arrays = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRange:
+    """Bytes in GPU memory, which stay until the request that they belong to has ended."""
+
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTensor:
+    """An input that is at least partly in GPU memory: its requests' parts, one after another."""
+
+    shape: Sequence[int]
+    dtype: np.dtype[Any]
+    parts: Sequence[GpuRange | Buffer]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
 
 _clock = time.perf_counter_ns
 _T = TypeVar("_T")

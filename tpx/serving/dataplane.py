@@ -407,7 +407,7 @@ class DataPlane:
         if any(tensor.datatype == "BYTES" for tensor, _ in request.shared_inputs):
             return self._bind_strings(model, request, inputs, size)
         head = self.bind(request)
-        if size > COPIED_AT_ONCE_BYTES and not self._reads_later(head):
+        if size > COPIED_AT_ONCE_BYTES and not self._reads_later(head, inputs):
             head.regions = ()
             raise self._postpone_reads(request, inputs, size)
         if len(inputs) == len(request.inputs):
@@ -449,14 +449,17 @@ class DataPlane:
 
         return Postponed(self.offload, size, read)
 
-    def _reads_later(self, head: RequestHead) -> bool:
-        """Return True if instances read a request's large inputs; tracing needs them earlier."""
-        later = cast("Served", head.model).reads_inputs and head.total_size > COPIED_AT_ONCE_BYTES
-        return later and not self.tracer.on
+    def _reads_later(self, head: RequestHead, inputs: Sequence[SharedInput]) -> bool:
+        """Return True if instances read a request's inputs, large ones or in GPU memory; tracing needs them
+        earlier.
+        """
+        if self.tracer.on or not cast("Served", head.model).reads_inputs:
+            return False
+        return head.total_size > COPIED_AT_ONCE_BYTES or any(each.gpu_address for each in inputs)
 
     def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
         """Read inputs now, or leave that to the instance if it takes long."""
-        if self._reads_later(head):
+        if self._reads_later(head, inputs):
             head.unread = inputs
             return
         for shared_input in inputs:

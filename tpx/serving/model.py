@@ -15,6 +15,7 @@ from tpx.serving.backends.contract import (
     Executor,
     InstanceSpec,
     OpenModel,
+    TakesGpuMemory,
 )
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.cache import CachedModel, ResponseCache
@@ -188,9 +189,13 @@ class ServedModel(Served):
                 executor.close()
                 raise LoadError(f"the backend of model '{self.name}' computes only decoupled models")
             else:
-                if isinstance(executor, Binds) and isinstance(self._stacking, PlainStacking):
-                    kept = KeptBindings(executor, batched=self.max_batch_size > 0)
-                work = BatchWork(spec.name, executor, self._stacking, kept)
+                on_gpu = None
+                if isinstance(self._stacking, PlainStacking):
+                    if isinstance(executor, Binds):
+                        kept = KeptBindings(executor, batched=self.max_batch_size > 0)
+                    if isinstance(executor, TakesGpuMemory) and executor.takes_gpu_memory:
+                        on_gpu = self._stacking.gather_on_gpu
+                work = BatchWork(spec.name, executor, self._stacking, kept, on_gpu)
                 self.reads_inputs = self._cache is None  # the cache must read them first, to compute its key
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
         return Placed(spec=spec, instance=instance, queue=queue, kept=kept)

@@ -123,6 +123,12 @@ class TensorSpec:
 class UnreadInput(Protocol):
     """An input whose buffer is filled by `read` just before it is computed."""
 
+    memory: memoryview
+
+    @property
+    def gpu_address(self) -> int:
+        """Return the address of its data in GPU memory, 0 if it is in host memory."""
+
     def read(self) -> None:
         """Fill the buffer. May run in any thread. Raises InvalidRequest."""
 

@@ -1,7 +1,8 @@
 /* The functions of the CUDA driver that tpx calls, over "device" memory that is malloc's.
 
    Strict where the driver is: there must be a current context, a handle must be one that fake_export made, a copy
-   must stay within one allocation, and what is copied to the device arrives there only with cuCtxSynchronize. */
+   must stay within one allocation, and what is copied to the device arrives there only once the default stream
+   is waited for. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -114,8 +115,8 @@ int cuMemcpyHtoD_v2(uint64_t target, const void *source, size_t size) {
   return SUCCESS;
 }
 
-int cuCtxSynchronize(void) {
-  if (current() < 0) return INVALID_CONTEXT;
+int cuStreamSynchronize(void *stream) {
+  if (current() < 0 || stream) return stream ? INVALID_VALUE : INVALID_CONTEXT;
   for (int i = 0; i < pending; i++) {
     memcpy((void *)copies[i].target, copies[i].data, copies[i].size);
     free(copies[i].data);

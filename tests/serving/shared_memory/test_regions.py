@@ -37,6 +37,9 @@ class FakeMemory:
     def write(self, offset: int, data: Buffer) -> None:
         self.data[offset : offset + len(data)] = data
 
+    def gpu_address(self, offset: int) -> int:
+        return 0x7F0000000000 + offset
+
 
 def no_gpu(handle: bytes, device: int, byte_size: int) -> FakeMemory:
     raise Unsupported("there is no GPU")

@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.batch import Arrays as Arrays
+from tpx.serving.batch import GpuRange as GpuRange
+from tpx.serving.batch import GpuTensor as GpuTensor
 from tpx.serving.host import Host
 from tpx.serving.instance import RemoteInstance
 
@@ -83,6 +85,13 @@ class Executor(Protocol):
         """Compute a batch; BYTES are object arrays of `bytes`, BF16 is uint16. Raises ExecutionError."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesGpuMemory(Protocol):
+    """An executor whose inputs may also be GpuTensors."""
+
+    takes_gpu_memory: bool
 
 
 class Binding(Protocol):

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from tpx.errors import ExecutionError, TpxError
-from tpx.serving.backends.contract import Executor
+from tpx.serving.backends.contract import Arrays, Executor
 from tpx.serving.batch import Batch, Stacking
 from tpx.serving.instance import CompletionSink
 from tpx.serving.instances.completions import Completions
@@ -112,6 +112,8 @@ class BatchWork:
     _stacking: Stacking
     _kept: KeptBindings | None = None
     """Computes batches of shapes that it has bound."""
+    _gather_on_gpu: Callable[[Batch], Arrays] | None = None
+    """Gathers batches for an executor that takes inputs in GPU memory."""
 
     def compute(self, batch: Batch) -> None:
         """Compute a batch in this thread; exceptions of the backend become errors of its requests.
@@ -123,12 +125,7 @@ class BatchWork:
             batch.started_ns = _clock()
             if kept is not None and kept.compute(batch):
                 return
-            for request in batch.requests:
-                if request.unread:
-                    unread, request.unread = request.unread, ()
-                    for each in unread:
-                        each.read()
-            inputs = stacking.gather(batch)
+            inputs = self._gather(batch)
             batch.gathered_ns = _clock()
             outputs = self._executor.execute(inputs)
             batch.computed_ns = _clock()
@@ -141,6 +138,17 @@ class BatchWork:
         except BaseException as exc:  # native code may raise what is not an Exception
             log.error("instance %s failed", self._name, exc_info=exc)
             self._compute_individually(batch, ExecutionError(f"{type(exc).__name__}: {exc}"))
+
+    def _gather(self, batch: Batch) -> Arrays:
+        """Return the inputs, after reading those that the event loop has left unread."""
+        for request in batch.requests:
+            if request.unread:
+                if self._gather_on_gpu is not None:
+                    return self._gather_on_gpu(batch)
+                unread, request.unread = request.unread, ()
+                for each in unread:
+                    each.read()
+        return self._stacking.gather(batch)
 
     def run(self, batch: Batch, sink: CompletionSink, completions: Completions) -> None:
         began_ns = _cpu_clock()

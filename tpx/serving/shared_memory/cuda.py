@@ -85,11 +85,15 @@ class CudaRegionMemory:
                 _get_host_pointer(data),
                 ctypes.c_size_t(len(data)),
             )
-            # the copy may return before the data has arrived, and the client must not see old data
-            self._driver.call("cuCtxSynchronize")
+            # the copy may return before the data has arrived, and the client must not see old data; models
+            # compute on streams of their own, and are not waited for
+            self._driver.call("cuStreamSynchronize", ctypes.c_void_p(None))
+
+    def gpu_address(self, offset: int) -> int:
+        return self._address + offset
 
     def _compute_address(self, offset: int) -> ctypes.c_uint64:
-        return ctypes.c_uint64(self._address + offset)
+        return ctypes.c_uint64(self.gpu_address(offset))
 
 
 def _get_host_pointer(buffer: Buffer) -> ctypes.c_void_p:

@@ -22,6 +22,9 @@ class RegionMemory(Protocol):
     def write(self, offset: int, data: Buffer) -> None:
         """Write bytes at `offset`. Raises InvalidRequest if they no longer fit."""
 
+    def gpu_address(self, offset: int) -> int:
+        """Return the address of the byte at `offset` in GPU memory, 0 if the region is in host memory."""
+
 
 _MAX_BYTES = 2**63 - 1
 _MAX_DEVICE = 2**31 - 1
@@ -154,6 +157,10 @@ class SharedInput:
                 f"no memory for {place.byte_size} bytes of shared memory region '{place.region}'",
                 code=Code.RESOURCE_EXHAUSTED,
             ) from exc
+
+    @property
+    def gpu_address(self) -> int:
+        return self.registration.memory.gpu_address(self.place.offset)
 
     def read(self) -> None:
         """Copy the data; in any thread. Raises InvalidRequest."""

@@ -78,6 +78,9 @@ class SystemRegionMemory:
         except OSError as exc:
             raise self._make_io_error("written", exc) from exc
 
+    def gpu_address(self, offset: int) -> int:  # noqa: ARG002 (RegionMemory's signature)
+        return 0
+
     def _make_shrunk_error(self) -> InvalidRequest:
         return InvalidRequest(f"shared memory region '{self._name}' is shorter than when it was registered")
 

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.tensors import Array, Buffer, Tensor, raw_bytes
-from tpx.serving.batch import Arrays, Batch
+from tpx.serving.batch import Arrays, Batch, GpuRange, GpuTensor
 from tpx.serving.request import (
     BoundInput,
     InferResponse,
@@ -40,6 +41,30 @@ class PlainStacking:
                 shape = (batch.size, *bound.shape[1:])
             arrays[bound.spec.name] = array_of(head, bound, data, shape)
         return arrays
+
+    def gather_on_gpu(self, batch: Batch) -> dict[str, Any]:
+        """Return the inputs like `gather`, unread ones in GPU memory as GpuTensors."""
+        requests = batch.requests
+        ranges: dict[int, GpuRange] = {}
+        for request in requests:
+            for each in request.unread:
+                if each.gpu_address:
+                    ranges[id(each.memory)] = GpuRange(address=each.gpu_address, size=len(each.memory))
+                else:
+                    each.read()
+        head, alone = requests[0].head, len(requests) == 1
+        inputs: dict[str, Any] = {}
+        for index, bound in enumerate(head.inputs):
+            buffers = [request.buffers[index] for request in requests]
+            shape = bound.shape if alone else (batch.size, *bound.shape[1:])
+            if bound.dtype is not None and any(id(buffer) in ranges for buffer in buffers):
+                parts = [ranges.get(id(buffer), buffer) for buffer in buffers]
+                inputs[bound.spec.name] = GpuTensor(shape=shape, dtype=bound.dtype, parts=parts)
+            else:
+                inputs[bound.spec.name] = array_of(
+                    head, bound, buffers[0] if alone else b"".join(buffers), shape
+                )
+        return inputs
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
         """Give each request its rows of the outputs, or the whole if there is no batch dimension.

@@ -1,9 +1,10 @@
 """Arrays and tensors are the same memory where that is safe."""
 
+import ctypes
 import gc
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,11 @@ import torch
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import executors, tensors
 from tpx.errors import ExecutionError
-from tpx.serving.backends.pytorch.execution import CudaExecutor, Forward, GpuSettings
+from tpx.protocol.datatypes import BY_NAME
+from tpx.serving.backends.contract import GpuRange, GpuTensor
+from tpx.serving.backends.pytorch.execution import CudaExecutor, Forward, GpuSettings, Staging
 from tpx.serving.backends.pytorch.exported import ExportedProgram
+from tpx.serving.backends.pytorch.program import Interface
 from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
 
 LARGE = 32 << 10
@@ -154,3 +158,29 @@ def test_a_result_that_is_no_plain_tensor_is_an_execution_error(tmp_path: Path, 
     text = f"input [{{ name: 'x' {tensor} }}] output [{{ name: 'y' {tensor} }}]"
     with executors(tmp_path, text) as [executor], pytest.raises(ExecutionError, match="that cannot be sent"):
         executor.execute({"x": np.ones(2, np.float32)})
+
+
+@pytest.mark.parametrize(("datatype", "shape"), [("FP32", (3, 2)), ("BF16", (3, 4)), ("BOOL", (3, 8))])
+def test_parts_in_gpu_memory_and_of_messages_are_one_tensor(
+    monkeypatch: pytest.MonkeyPatch, datatype: str, shape: tuple[int, int]
+) -> None:
+    """Host memory stands in for the GPU's: as_tensor reads the address of the interface."""
+
+    def as_tensor(source: Any, device: torch.device) -> torch.Tensor:
+        interface = source.__cuda_array_interface__
+        assert (interface["typestr"], interface["data"][1], device) == ("|u1", False, torch.device("cpu"))
+        [size] = interface["shape"]
+        return torch.frombuffer(bytearray(ctypes.string_at(interface["data"][0], size)), dtype=torch.uint8)
+
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
+    dtype = BY_NAME[datatype].numpy
+    rows = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
+    on_gpu = [GpuRange(address=address(row), size=row.nbytes) for row in rows]
+    parts = [on_gpu[0], rows[1].tobytes(), on_gpu[2]]
+    staging = Staging(torch.device("cpu"), pinned=False)
+    values = Inputs({"x": 0}, {"x": datatype}, Interface(arguments=None, results=None)).values(
+        {"x": cast("Any", GpuTensor(shape=shape, dtype=dtype, parts=parts))}, staging
+    )
+    assert values[0].shape == shape
+    found = values[0].view(torch.uint16) if datatype == "BF16" else values[0]
+    assert found.numpy().tolist() == rows.tolist()

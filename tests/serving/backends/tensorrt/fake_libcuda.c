@@ -5,9 +5,11 @@
 /* memory that runs out, and addresses that are not given again, are this file's own */
 #define cuMemAlloc_v2 plain_cuMemAlloc_v2
 #define cuMemFree_v2 plain_cuMemFree_v2
+#define cuStreamSynchronize plain_cuStreamSynchronize
 #include "../../shared_memory/fake_libcuda.c"
 #undef cuMemAlloc_v2
 #undef cuMemFree_v2
+#undef cuStreamSynchronize
 
 enum { STREAMS = 8, CAPABILITY_MAJOR = 75, CAPABILITY_MINOR = 76 };
 

@@ -13,7 +13,7 @@ import torch
 
 from tpx.errors import ExecutionError, LoadError, TpxError
 from tpx.protocol.tensors import Array
-from tpx.serving.backends.contract import Arrays
+from tpx.serving.backends.contract import Arrays, GpuRange, GpuTensor
 from tpx.serving.backends.pytorch.parameters import Switch
 from tpx.serving.backends.pytorch.program import Program, Value
 from tpx.serving.backends.pytorch.tensors import Inputs, Lender, Outputs
@@ -112,7 +112,9 @@ class Staging:
         """Reuse the buffers; the caller has waited for the copies of the last run."""
         self._next = 0
 
-    def tensor(self, array: Array) -> torch.Tensor:
+    def tensor(self, array: Array | GpuTensor) -> torch.Tensor:
+        if isinstance(array, GpuTensor):
+            return self._gather_parts(array)
         if not self._pinned or not array.nbytes:
             return torch.from_numpy(array.copy()).to(self._device)
         if self._next == len(self._buffers):
@@ -122,8 +124,38 @@ class Staging:
         self._next += 1
         staged = self._buffers[self._next - 1][: array.nbytes]
         np.copyto(staged.numpy().view(array.dtype).reshape(array.shape), array)
-        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-        return staged.view(dtype).reshape(array.shape).to(self._device, non_blocking=True)
+        return _shaped(staged, array).to(self._device, non_blocking=True)
+
+    def _gather_parts(self, tensor: GpuTensor) -> torch.Tensor:
+        """Copy the parts on the device: clients may change theirs, and the model may write into its input."""
+        size = sum(part.size if isinstance(part, GpuRange) else len(part) for part in tensor.parts)
+        whole = torch.empty(size, dtype=torch.uint8, device=self._device)
+        start = 0
+        for part in tensor.parts:
+            if isinstance(part, GpuRange):
+                source = torch.as_tensor(_GpuBytes(part), device=self._device)
+            else:
+                source = torch.from_numpy(np.frombuffer(part, np.uint8).copy())
+            whole[start : start + len(source)].copy_(source, non_blocking=True)
+            start += len(source)
+        return _shaped(whole, tensor)
+
+
+class _GpuBytes:
+    """Bytes in GPU memory, in the form that PyTorch takes without a copy."""
+
+    def __init__(self, part: GpuRange) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (part.size,),
+            "typestr": "|u1",
+            "data": (part.address, False),
+            "version": 3,
+        }
+
+
+def _shaped(data: torch.Tensor, like: Array | GpuTensor) -> torch.Tensor:
+    """Return bytes as a tensor with the datatype and shape of `like`."""
+    return data.view(torch.from_numpy(np.empty(0, like.dtype)).dtype).reshape(tuple(like.shape))
 
 
 class RecordedGraph:
@@ -166,6 +198,7 @@ class CudaExecutor:
         self._streams = [torch.cuda.Stream(device) for device in devices]
         self._staging = Staging(call.program.device, pinned=settings.pinned_input)
         self._graphs: dict[int, RecordedGraph] = {}
+        self.takes_gpu_memory = settings.device is not None
         for stream in self._streams:
             torch.cuda.synchronize(stream.device)  # wait for the weights, which were copied on another stream
 
