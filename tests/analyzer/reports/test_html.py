@@ -221,10 +221,27 @@ def test_what_the_run_is_not_sure_of_is_recommended_on_no_page(replay: Replay) -
 
 
 def test_the_chart_tells_what_the_final_rounds_confirm_from_what_was_measured_once(replay: Replay) -> None:
-    words = "faint ones were measured once, by the search"
+    words = "Faint ones were measured once, by the search"
     page = render(replay())
     assert words in read(page).text
     svg = for_wide_screens(page)
     confirmed, once = re.findall(r'class="dot s0"[^>]*?(opacity="0.5")?><title>', svg), 'opacity="0.5"'
     assert 0 < confirmed.count(once) < len(confirmed)
     assert words not in read(render(replay(final_rounds=0))).text
+
+
+def test_each_repeated_load_of_an_only_configuration_is_drawn_and_listed(replay: Replay) -> None:
+    run = replay([measured("alexnet_config_default", 2**k, 100.0 * 2**k, 5.0) for k in range(3)])
+    (model,) = run.models
+    default = next(each for each in model.variants if each.variant.is_default)
+    rounds = tuple(replace(m, round=n) for n in (1, 2) for m in default.measurements)
+    only = replace(model, variants=(replace(default, repetitions=rounds),))
+    page = render(replace(run, models=(only,)))
+    dots = re.findall(r'class="dot s0"[^>]*?(opacity="0.5")?><title>', for_wide_screens(page))
+    assert dots
+    assert not any(dots)
+    assert "Faint" not in read(page).text
+    _, *rows = read(page).rows["model-0-repetitions"]
+    assert sorted((row[0], row[2]) for row in rows) == sorted(
+        (number, load) for number in ("search", "1", "2") for load in ("1", "2", "4")
+    )

@@ -49,10 +49,8 @@ from tpx.report.html import chart_picture
 from tpx.report.table import NO_VALUE
 
 _PREPARED = {"loaded": "loaded on the running server", "started": "a server was started for it"}
-_REPEATED = (
-    " Points with a marker and an interval are means of the final rounds, which the verdict is about; "
-    "faint ones were measured once, by the search."
-)
+_REPEATED = " Points with a marker and an interval are means of the final rounds, which the verdict is about."
+_ONCE = " Faint ones were measured once, by the search."
 _PARETO = (
     "On the line, more throughput costs latency. The area of a point is the memory it held, where that is "
     "known."
@@ -162,6 +160,8 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
         f"{chart.label_name if chart else ''}. Better is up and to the left."
     )
     lead += _REPEATED if repetitions is not None else ""
+    dots = [dot for line in (chart.lines if chart else ()) for dot in line.dots]
+    lead += _ONCE if any(dot.context for dot in dots) else ""
     several = len(view.report.run.models) > 1
     sections = [
         Section(
