@@ -450,12 +450,13 @@ class DataPlane:
         return Postponed(self.offload, size, read)
 
     def _reads_later(self, head: RequestHead, inputs: Sequence[SharedInput]) -> bool:
-        """Return True if instances read a request's inputs, large ones or in GPU memory; tracing needs them
-        earlier.
-        """
-        if self.tracer.on or not cast("Served", head.model).reads_inputs:
+        """Return True if instances read a request's inputs; tracing needs them earlier."""
+        model = cast("Served", head.model)
+        if self.tracer.on:
             return False
-        return head.total_size > COPIED_AT_ONCE_BYTES or any(each.gpu_address for each in inputs)
+        if model.takes_gpu_memory and any(each.gpu_address for each in inputs):
+            return True
+        return model.reads_inputs and head.total_size > COPIED_AT_ONCE_BYTES
 
     def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
         """Read inputs now, or leave that to the instance if it takes long."""

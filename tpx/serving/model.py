@@ -196,7 +196,9 @@ class ServedModel(Served):
                     if isinstance(executor, TakesGpuMemory) and executor.takes_gpu_memory:
                         on_gpu = self._stacking.gather_on_gpu
                 work = BatchWork(spec.name, executor, self._stacking, kept, on_gpu)
-                self.reads_inputs = self._cache is None  # the cache must read them first, to compute its key
+                # the cache must read inputs first, to compute its key
+                self.reads_inputs = self._cache is None
+                self.takes_gpu_memory = self.reads_inputs and on_gpu is not None
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
         return Placed(spec=spec, instance=instance, queue=queue, kept=kept)
 

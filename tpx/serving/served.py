@@ -34,6 +34,8 @@ class Served(Servant):
         """Number of requests taken and not yet answered."""
         self.reads_inputs = False
         """True if its instances fill the buffers of `unread` inputs."""
+        self.takes_gpu_memory = False
+        """True if its instances take `unread` inputs from GPU memory."""
         self.in_processes = False
         """True if it computes in processes, which may die or have a readiness hook."""
 

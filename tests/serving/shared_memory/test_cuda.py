@@ -11,42 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.shared_memory.fake_driver import compiled_driver
+from tests.serving.shared_memory.fake_driver import SIZE, Device, compiled_driver
 from tests.serving.shared_memory.reading import read
 from tpx.errors import InvalidRequest, Unsupported
 from tpx.serving.shared_memory.cuda import CudaRegionMemory, opener
 from tpx.serving.shared_memory.regions import CudaRegion, SharedMemory
 
-SIZE = 4096
 Open = Callable[[bytes, int, int], CudaRegionMemory]
-
-
-class Device:
-    """The other process: it allocates memory, exports it, and looks into it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        self.driver = ctypes.CDLL(self.path)
-        self.driver.fake_allocate.restype = ctypes.c_uint64
-
-    def allocate(self, device: int = 0, size: int = SIZE) -> int:
-        address = self.driver.fake_allocate(device, ctypes.c_size_t(size))
-        assert isinstance(address, int)
-        return address
-
-    def export(self, address: int) -> bytes:
-        handle = ctypes.create_string_buffer(64)
-        self.driver.fake_export(ctypes.c_uint64(address), handle)
-        return handle.raw
-
-    @property
-    def opened(self) -> int:
-        return int(self.driver.fake_opened())
-
-    @property
-    def depth(self) -> int:
-        """How many contexts are pushed."""
-        return int(self.driver.fake_depth())
 
 
 @pytest.fixture(scope="module")
