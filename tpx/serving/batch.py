@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class GpuTensor:
     """An input that is at least partly in GPU memory: its requests' parts, one after another."""
 
     shape: Sequence[int]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.generic]
     parts: Sequence[GpuRange | Buffer]
 
     def __len__(self) -> int:

@@ -251,7 +251,7 @@ class CudaMemory:
         try:
             driver.call("cuMemcpyHtoD_v2", address, ctypes.byref(source), ctypes.c_size_t(byte_size))
             # the copy may return before the data is on the GPU, where the server reads it
-            driver.call("cuCtxSynchronize")
+            driver.call("cuStreamSynchronize", ctypes.c_void_p(None))
             driver.call("cuIpcGetMemHandle", ctypes.byref(handle), address)
         finally:
             del source  # a mapping with exported buffers cannot be closed

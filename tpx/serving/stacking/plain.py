@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -42,8 +42,8 @@ class PlainStacking:
             arrays[bound.spec.name] = array_of(head, bound, data, shape)
         return arrays
 
-    def gather_on_gpu(self, batch: Batch) -> dict[str, Any]:
-        """Return the inputs like `gather`, unread ones in GPU memory as GpuTensors."""
+    def gather_on_gpu(self, batch: Batch) -> Arrays:
+        """Return the inputs like `gather`, but unread ones in GPU memory as GpuTensors."""
         requests = batch.requests
         ranges: dict[int, GpuRange] = {}
         for request in requests:
@@ -53,7 +53,7 @@ class PlainStacking:
                 else:
                     each.read()
         head, alone = requests[0].head, len(requests) == 1
-        inputs: dict[str, Any] = {}
+        inputs: dict[str, Array | GpuTensor] = {}
         for index, bound in enumerate(head.inputs):
             buffers = [request.buffers[index] for request in requests]
             shape = bound.shape if alone else (batch.size, *bound.shape[1:])
@@ -64,7 +64,7 @@ class PlainStacking:
                 inputs[bound.spec.name] = array_of(
                     head, bound, buffers[0] if alone else b"".join(buffers), shape
                 )
-        return inputs
+        return cast("Arrays", inputs)
 
     def scatter(self, batch: Batch, outputs: Arrays) -> None:
         """Give each request its rows of the outputs, or the whole if there is no batch dimension.
