@@ -231,6 +231,10 @@ def _find_row_limits(program: torch.export.ExportedProgram, values: list[torch.T
 log = logging.getLogger(__name__)
 
 _CHECKS = "AOTI_RUNTIME_CHECK_INPUTS"
+_LOAD_FAULTS = (
+    *(RuntimeError, ValueError, OSError, ImportError, KeyError, zipfile.BadZipFile),
+    *(TypeError, AttributeError),  # of another PyTorch, whose undocumented loader differs
+)
 
 
 def _load_package(path: str, runs: int, device_index: int) -> Value:
@@ -259,7 +263,7 @@ class InductorProgram(Program):
         index = -1 if device is None or device.index is None else device.index
         try:
             loader = _load_package(str(path), runs, index)
-        except (RuntimeError, ValueError, OSError, ImportError, KeyError, zipfile.BadZipFile) as exc:
+        except _LOAD_FAULTS as exc:
             raise _make_load_error(path, model, exc) from exc
         self.device = torch.device("cpu") if device is None else device
         compiled_for = loader.get_metadata().get("AOTI_DEVICE_KEY", self.device.type)
