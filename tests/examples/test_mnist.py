@@ -1,13 +1,21 @@
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-from sklearn.datasets import load_digits
 
 from tpx import examples
 from tpx.examples.mnist import held_out
+
+
+@pytest.fixture(scope="module")
+def digits() -> Any:
+    """The images that it was trained on, and those that it was not; scikit-learn is imported only here."""
+    from sklearn.datasets import load_digits
+
+    return load_digits()
 
 
 @pytest.fixture
@@ -16,8 +24,9 @@ def packaged() -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
 
-def test_it_reads_97_of_100_digits_that_training_never_saw(packaged: onnxruntime.InferenceSession) -> None:
-    digits = load_digits()
+def test_it_reads_97_of_100_digits_that_training_never_saw(
+    packaged: onnxruntime.InferenceSession, digits: Any
+) -> None:
     unseen = held_out(digits.target)
     images = digits.images[unseen].astype(np.float32)[:, None]
     (probabilities,) = packaged.run(["probabilities"], {"image": images})
@@ -33,8 +42,8 @@ def test_the_answers_are_probabilities_for_any_batch(packaged: onnxruntime.Infer
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
 
 
-def test_a_fifth_of_every_class_is_held_out() -> None:
-    labels = load_digits().target
+def test_a_fifth_of_every_class_is_held_out(digits: Any) -> None:
+    labels = digits.target
     unseen = held_out(labels)
     for digit in range(10):
         of_class = labels == digit

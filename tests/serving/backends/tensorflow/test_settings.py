@@ -4,7 +4,7 @@ import pytest
 
 from tpx.errors import ConfigError
 from tpx.protocol import model_config
-from tpx.serving.backends.tensorflow.sessions import TensorFlowSettings, settings_of
+from tpx.serving.backends.tensorflow.settings import TensorFlowSettings, settings_of
 
 
 def settings(text: str = "", backend: dict[str, str] | None = None, **parameters: str) -> TensorFlowSettings:

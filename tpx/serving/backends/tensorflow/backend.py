@@ -44,10 +44,10 @@ from tpx.serving.backends.tensorflow.sessions import (
     gpu_count,
     graph_tensor,
     init_ops_of,
-    settings_of,
     signature_of,
     tensors_of,
 )
+from tpx.serving.backends.tensorflow.settings import settings_of
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
 _GRAPH, _GRAPH_FILE = "tensorflow_graphdef", "model.graphdef"
