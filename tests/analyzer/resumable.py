@@ -1,12 +1,11 @@
-"""A run over the published headline that takes its time, for tests that kill it: a child process.
+"""A run over the published headline that takes its time, for tests that kill its process.
 
-Words: the directory of the run, seconds that each measurement takes. Every measurement made is a line of
+Every measurement made is a line of
 `measured.log`, written and synced before the journal hears of it.
 """
 
 import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,3 @@ def run(directory: Path, pause_s: float) -> None:
 
 def _ignore(event: Event) -> None:
     """Nobody watches."""
-
-
-if __name__ == "__main__":
-    run(Path(sys.argv[1]), float(sys.argv[2]))

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.e2e.child import start, tpx
 from tpx import examples
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
@@ -23,6 +24,14 @@ Wrap = Callable[[Path], Sequence[str]]
 
 QUICK = ("--measurement-interval", "100", "--max-trials", "3", "--duration-seconds", "0")
 """Windows this short measure nothing well; what they are for is to see everything happen."""
+ONE = (
+    "-c",
+    "1",
+    "--run-config-search-max-instance-count",
+    "1",
+    "--run-config-search-max-model-batch-size",
+    "1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(models: Path, *words: str) -> list[str]:
-    profile = (
-        sys.executable,
-        "-m",
-        "tpx",
-        "analyze",
-        "profile",
-        "-m",
-        str(models),
-        "--profile-models",
-        "add_sub",
-    )
-    return [*profile, *QUICK, *words]
+    return ["analyze", "profile", "-m", str(models), "--profile-models", "add_sub", *QUICK, *words]
 
 
 def servers_of(process: psutil.Process) -> list[psutil.Process]:
@@ -73,9 +71,7 @@ def test_a_whole_run_leaves_tables_report_and_configurations_and_no_server(
         "0",
     )
     more = ("--run-config-search-max-model-batch-size", "1", "--collect-cpu-metrics")
-    done = subprocess.run(
-        command(models, *words, *more), cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
-    )
+    done = tpx(*command(models, *words, *more), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "In 6 measurements across 3 configurations, " in done.stdout
     assert "[3/3] add_sub_config_1 at concurrency 2: " in done.stderr
@@ -103,13 +99,7 @@ def test_a_whole_run_leaves_tables_report_and_configurations_and_no_server(
 
 
 def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        command(models, "-c", "1,2,3,4,5,6,7,8"),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(command(models, "-c", "1,2,3,4,5,6,7,8"), tmp_path)
     assert process.stderr is not None
     try:
         assert process.stderr.readline().startswith("add_sub: at most ")
@@ -131,7 +121,12 @@ def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp
 def test_reports_are_written_even_if_nobody_reads_stdout(models: Path, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            command(models, "-c", "1", "--final-rounds", "0", "--verbose"),
+            [
+                sys.executable,
+                "-m",
+                "tpx",
+                *command(models, "-c", "1", "--final-rounds", "0", "--verbose", *ONE),
+            ],
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -190,14 +185,7 @@ def test_bad_days_of_a_server_are_rows_with_their_reasons_and_the_run_goes_on(tm
         "--final-rounds",
         "0",
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "tpx", "analyze", "profile", *QUICK, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    done = tpx("analyze", "profile", *QUICK, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
     (model,) = run.models
@@ -223,9 +211,7 @@ def test_a_model_that_cannot_be_served_is_status_one_with_the_servers_reason(tmp
     directory = tmp_path / "models" / "add_sub" / "1"
     directory.mkdir(parents=True)
     (directory / "model.onnx").write_bytes(b"not a model")
-    done = subprocess.run(
-        command(tmp_path / "models"), cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False
-    )
+    done = tpx(*command(tmp_path / "models"), cwd=tmp_path)
     assert done.returncode == 1
     assert "`add_sub` cannot be profiled" in done.stdout
     assert "add_sub" in done.stderr
@@ -233,14 +219,9 @@ def test_a_model_that_cannot_be_served_is_status_one_with_the_servers_reason(tmp
 
 
 def test_a_killed_analyzer_leaves_no_server_and_a_readable_journal(models: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        command(models, "-c", "1,2,3,4"),
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},  # nobody clears up after a killed process
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(
+        command(models, "-c", "1,2,3,4"), tmp_path, {"TMPDIR": str(tmp_path)}
+    )  # for what it leaves
     assert process.stderr is not None
     for _ in ("the outlook", "the first measurement"):
         process.stderr.readline()

@@ -2,13 +2,12 @@
 lines: each is read as it is meant there."""
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.child import tpx
 from tpx import examples
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
@@ -160,10 +159,7 @@ def test_the_command_of_the_quick_start_measures_five_configurations_twice(tmp_p
         *("--run-config-search-max-model-batch-size", "2", "--run-config-search-max-instance-count", "2"),
     ]
     short = ["--measurement-interval=50", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tpx", "analyze", "-m", "online", "profile", *words, *short],
-        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+    done = tpx("analyze", "-m", "online", "profile", *words, *short, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     results = tmp_path / "analysis_results" / "results"
     run = Run.from_records(read_last_run(results / "run.jsonl"))
@@ -192,10 +188,7 @@ def test_listed_configurations_of_a_file_are_measured_as_listed(tmp_path: Path) 
     names = ["-s", "checkpoints", "--filename-model-inference=a.csv", "--filename-model-gpu=b.csv"]
     names += ["--filename-server-only=c.csv", "--perf-output", "--perf-output-path=levels.txt"]
     short = ["--measurement-interval=50", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tpx", "analyze", "profile", "-f", "config.yml", *short, *names],
-        cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False,
-    )  # fmt: skip
+    done = tpx("analyze", "profile", "-f", "config.yml", *short, *names, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     [model] = Run.from_records(read_last_run(tmp_path / "checkpoints" / "run.jsonl")).models
     assert {path.name for path in (tmp_path / "results").iterdir()} >= {"a.csv", "b.csv", "c.csv"}

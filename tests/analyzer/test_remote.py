@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.child import start, tpx
 from tpx.analyzer.results.journal import Measured, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.runners.local import free_port
@@ -137,14 +138,7 @@ def _peer(program: str, models: Path, mode: str) -> Iterator[Peer]:
 
 
 def analyze(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "tpx", "analyze", "profile", *QUICK, *words],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    return tpx("analyze", "profile", *QUICK, *words, cwd=directory)
 
 
 def measured(directory: Path) -> Mapping[str, list[int]]:
@@ -182,10 +176,7 @@ def test_a_remote_server_that_disappears_interrupts_the_run_and_resume_goes_on(
     peer: Peer, tmp_path: Path
 ) -> None:
     words = (*peer.options(), "--profile-models=asked", "-c=1,2,3,4")
-    command = [sys.executable, "-m", "tpx", "analyze", "profile", *QUICK, *words, "--client-max-retries=2"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start(["analyze", "profile", *QUICK, *words, "--client-max-retries=2"], tmp_path)
     assert process.stderr is not None
     while "concurrency 2" not in process.stderr.readline():
         assert process.poll() is None

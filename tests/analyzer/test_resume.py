@@ -1,15 +1,15 @@
 """A run that is cut off at any moment goes on where it was: nothing lost, nothing measured twice."""
 
 import random
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 
+from tests.analyzer.resumable import run
 from tpx.analyzer.options.file import check_same_run
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
@@ -25,7 +25,6 @@ from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial, Vari
 from tpx.analyzer.results.run import Run, RunRecords
 from tpx.errors import UsageError
 
-RUN = Path(__file__).parent / "resumable.py"
 VARIANT = Variant(model="m", name="m_config_default")
 
 
@@ -61,42 +60,49 @@ def table(directory: Path) -> list[tuple[Measurement, ...]]:
     return [tuple(replace(m, duration_ns=0, cost_ns=0) for m in v.measurements) for v in variants]
 
 
-def command(directory: Path, pause_s: float) -> tuple[str, ...]:
-    directory.mkdir(exist_ok=True)
-    return (sys.executable, str(RUN), str(directory), str(pause_s))
+@pytest.fixture(scope="module")
+def forks() -> ForkServerContext:
+    """Starts processes that have imported the analyzer already."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([run.__module__])
+    return context
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_was_not(tmp_path: Path) -> None:
-    subprocess.run(command(tmp_path / "whole", 0), check=True, timeout=150)
+def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_was_not(
+    forks: ForkServerContext, tmp_path: Path
+) -> None:
+    directory, whole = tmp_path / "killed", tmp_path / "whole"
+    for each in (directory, whole):
+        each.mkdir()
+    run(whole, 0)
     chance = random.Random(7)
-    directory, kills = tmp_path / "killed", 0
+    journal, kills = directory / "run.jsonl", 0
     while True:
-        process = subprocess.Popen(command(directory, 0.02))
-        journal = directory / "run.jsonl"
+        process = forks.Process(target=run, args=(directory, 0.02))
         before = journal.stat().st_size if journal.exists() else 0
-        while process.poll() is None and (journal.stat().st_size if journal.exists() else 0) == before:
+        process.start()
+        while process.is_alive() and (journal.stat().st_size if journal.exists() else 0) == before:
             time.sleep(0.005)
-        try:
-            process.wait(chance.uniform(0.0, 0.6))
+        process.join(chance.uniform(0.0, 0.6))
+        if process.exitcode is not None:
             break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-    assert process.returncode == 0
+        process.kill()
+        process.join()
+        kills += 1
+    assert process.exitcode == 0
     assert kills >= 3
-    assert table(directory) == table(tmp_path / "whole")
+    assert table(directory) == table(whole)
     records = read_last_run(directory / "run.jsonl")
     measured = [r.measurement for r in records if isinstance(r, Measured)]
     trials = [(m.variant, m.load, m.round) for m in measured]
     assert len(trials) == len(set(trials)) == 41 + 4 * 2
     assert len((directory / "measured.log").read_text().splitlines()) <= 41 + 4 * 2 + kills
-    whole = Run.from_records(read_last_run(tmp_path / "whole" / "run.jsonl"))
+    undisturbed = Run.from_records(read_last_run(whole / "run.jsonl"))
     again = Run.from_records(records)
-    assert again.models[0].decisions == whole.models[0].decisions
-    assert (again.outcome, whole.outcome) == ("complete", "complete")
+    assert again.models[0].decisions == undisturbed.models[0].decisions
+    assert (again.outcome, undisturbed.outcome) == ("complete", "complete")
 
 
 def test_an_outcome_is_found_as_often_as_its_trial_was_carried_out() -> None:

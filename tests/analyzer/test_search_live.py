@@ -1,11 +1,10 @@
 """A budgeted search of a real model on a real server: more axes, the accuracy gate, the final rounds."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.child import tpx
 from tpx import examples
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
@@ -21,26 +20,8 @@ def test_a_budget_with_threads_and_graph_levels_ends_in_a_verdict_with_rounds(tm
     more = ("--graph-levels", "1", "--run-config-search-max-instance-count", "2", "-e", str(tmp_path))
     bounds = ("--run-config-search-max-model-batch-size", "4", "--run-config-search-max-concurrency", "8")
     short = ("--measurement-interval", "100", "--max-trials", "3", "--duration-seconds", "0")
-    done = subprocess.run(
-        [
-            *(
-                sys.executable,
-                "-m",
-                "tpx",
-                "analyze",
-                "profile",
-                "-m",
-                str(models),
-                "--profile-models",
-                "mnist",
-            ),
-            *("--output-model-repository-path", str(tmp_path / "output"), *words, *more, *bounds, *short),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    where = ("--profile-models", "mnist", "--output-model-repository-path", str(tmp_path / "output"))
+    done = tpx("analyze", "profile", "-m", str(models), *where, *words, *more, *bounds, *short)
     assert done.returncode == 0, done.stderr
     (model,) = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl")).models
     total = sum(len(v.measurements) + len(v.failures) + len(v.repetitions) for v in model.variants)

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from tests.waiting import eventually
+from tests.warm import WarmProcess
 
 FRONTENDS = int(os.environ.get("TPX_TEST_FRONTENDS", "0"))
 """Processes of frontends that every server has: `make test-frontends` runs these tests with some."""
@@ -24,14 +25,24 @@ def tpx(
     *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 120
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end."""
-    return subprocess.run(
+    process = start(words, cwd, env)
+    out, err = process.communicate(timeout=timeout_s)
+    return subprocess.CompletedProcess(process.args, process.wait(), out, err)
+
+
+def start(
+    words: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> "WarmProcess | subprocess.Popen[str]":
+    """Start a command; from a new interpreter where variables are given, since it may read them itself."""
+    if env is None:
+        return WarmProcess(words, cwd, environment())
+    return subprocess.Popen(
         [sys.executable, "-m", "tpx", *words],
         cwd=cwd,
         env=environment(env),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
     )
 
 
@@ -47,14 +58,7 @@ class Child:
     def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str] | None) -> None:
         words = [*_frontends(words), *words]
         self._has_frontends = any(word.startswith("--frontends") for word in words)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tpx", "serve", *words],
-            cwd=cwd,
-            env=environment(env),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._process = start(["serve", *words], cwd, env)
         self._said = threading.Condition()
         self._reading = 2
         self.out: list[str] = []

@@ -1,0 +1,163 @@
+"""Commands of `tpx` as processes that start from a warm interpreter.
+
+Starting Python and importing tpx takes a second of CPU, for many tests more than what they are about. A
+process of this module has imported what the commands need, and forks for each of them. What runs is the same
+`main()`, in a process of its own with its own directory, environment and streams. Tests of the start itself
+run the interpreter.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+_IMPORTED = (
+    *("tpx.cli.main", "tpx.cli.serve", "tpx.cli.perf", "tpx.cli.analyze", "tpx.serving.server"),
+    *("tpx.serving.processes.supervisor", "tpx.serving.backends.onnxruntime.model", "uvloop"),
+)
+_MESSAGE = 1 << 20
+
+
+class WarmProcess:
+    """A running command, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> None:
+        """Run `tpx WORDS` in this directory and with this environment."""
+        self.args = ("tpx", *words)
+        self.returncode: int | None = None
+        self._status, status = os.pipe()
+        out, err = os.pipe(), os.pipe()
+        message = {"words": words, "cwd": str(cwd or Path.cwd()), "env": dict(env)}
+        socket.send_fds(_starter(), [json.dumps(message).encode()], [out[1], err[1], status])
+        for descriptor in (out[1], err[1], status):
+            os.close(descriptor)
+        self.stdout: IO[str] = os.fdopen(out[0], encoding="utf-8", errors="replace")
+        self.stderr: IO[str] = os.fdopen(err[0], encoding="utf-8", errors="replace")
+        self.pid = int(self._line())
+
+    def _line(self) -> bytes:
+        """The next line about the process: its id, then its exit status."""
+        line = b""
+        while not line.endswith(b"\n"):
+            read = os.read(self._status, 1)
+            assert read, "the process that starts others has ended"
+            line += read
+        return line
+
+    def poll(self) -> int | None:
+        """The exit status, or the signal as a negative number; None while it runs."""
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; raises subprocess.TimeoutExpired."""
+        status = self._wait(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return status
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
+            self.returncode = int(self._line())
+            os.close(self._status)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end and return what was written; on a timeout the process is killed."""
+        with self.stdout, self.stderr, ThreadPoolExecutor(2) as readers:
+            out, err = (readers.submit(stream.read) for stream in (self.stdout, self.stderr))
+            try:
+                self.wait(timeout)
+            finally:
+                self.kill()
+            return out.result(), err.result()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _starter() -> socket.socket:
+    """The socket of the process that forks commands, one for the process of these tests; it ends with it."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
+    root = Path(__file__).parents[1]
+    words = [sys.executable, "-m", "tests.warm", str(its.fileno())]
+    env = {**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        words, cwd=root, env=env, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    its.close()
+    atexit.register(process.wait)
+    atexit.register(ours.close)
+    return ours
+
+
+def _start_others(orders: socket.socket) -> None:
+    """Fork for each message until the tests have ended."""
+    for name in _IMPORTED:
+        __import__(name)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(orders, _MESSAGE, 3)
+        if not message:
+            return
+        if os.fork() == 0:
+            orders.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _watch(json.loads(message), *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _watch(order: dict[str, object], out: int, err: int, status: int) -> None:
+    """Be the parent of one command: tell its id, and how it ends."""
+    pid = os.fork()
+    if pid == 0:
+        os.close(status)
+        _become(order, out, err)
+    for descriptor in (out, err):
+        os.close(descriptor)
+    os.write(status, b"%d\n" % pid)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _, ended = os.waitpid(pid, 0)
+    os.write(status, b"%d\n" % os.waitstatus_to_exitcode(ended))
+    os._exit(0)
+
+
+def _become(order: dict[str, object], out: int, err: int) -> None:
+    """Run the command in this process, to its end."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(order["env"])  # type: ignore[call-overload]
+    time.tzset()
+    os.chdir(str(order["cwd"]))
+    for descriptor, number in ((out, 1), (err, 2)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdout = open(1, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.argv = ["tpx", *order["words"]]  # type: ignore[misc]
+    from tpx.cli.main import main
+
+    main()
+
+
+if __name__ == "__main__":
+    _start_others(socket.socket(fileno=int(sys.argv[1])))
