@@ -6,18 +6,23 @@ SOAK_SECONDS ?= 600
 # uv resolves the development set in seconds, pip in twenty minutes; pip where uv has no wheel
 INSTALL = $$(test -x $(BIN)/uv && echo $(BIN)/uv pip || echo $(BIN)/python -m pip) install --quiet
 export UV_PYTHON := $(CURDIR)/$(BIN)/python
+# where it is set, every process compiles all it imports: tests take twice the time
+unexport PYTHONDONTWRITEBYTECODE
 # the CPU build: from the folder of wheels that is configured, or from its own index; the newest wheel brings gigabytes of CUDA
 TORCH := $(if $(PIP_FIND_LINKS),UV_FIND_LINKS=$(PIP_FIND_LINKS),UV_TORCH_BACKEND=cpu) $(INSTALL) torch==2.13.0
 
 .PHONY: help demo docs bench schema dist containers clean
-.PHONY: test test-measuring test-serving test-newest test-frontends test-dali test-cluster
+.PHONY: unit test test-suite test-text test-all test-soak test-newest test-frontends test-frameworks test-cluster
 .PHONY: test-deploy test-kserve test-container gpu-kit
 .PHONY: soak soak-frontends memory churn fuzz differential onnx check format
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
-	@echo "make test    everything that must hold, with real servers and real clients"
-	@echo "make test-dali  the DALI backend, with DALI installed (1 GB), which make test does without"
+	@echo "make unit    the tests without servers, in under 90 seconds"
+	@echo "make test    everything that must hold, with real servers and real clients, in ten minutes"
+	@echo "make test-all  that, and every target below that tests"
+	@echo "make test-soak  clients of all kinds, loads and unloads for three minutes; longer: see soak, memory, churn"
+	@echo "make test-frameworks  DALI (1 GB), TensorFlow, PyTorch's compiler: the backends that make test does without"
 	@echo "make test-frontends  tests that start servers, each server with frontends in processes of their own"
 	@echo "make test-cluster  replicas on a Ray cluster of three network namespaces; needs root. CLUSTER_UPDATE_SECONDS=60: longer updates"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
@@ -60,20 +65,35 @@ demo: $(VENV)/.run
 	@$(BIN)/python tools/demo.py
 
 # properties are tried on the same examples each time; plain pytest goes on looking for others
-test: $(VENV)/.test check docs
+PYTEST := $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider
+# all cores, the tests of one file in one process
+SPREAD := -n logical --dist loadgroup
+# these have targets of their own
+APART := tests/soak tests/deploy tests/cluster tests/gpu tests/differential tests/serving/backends/dali \
+  tests/serving/backends/tensorflow/test_served.py tests/serving/backends/pytorch/test_inductor.py
+SERVERS := tests/e2e tests/hostile tests/fuzz $(APART)
+
+# without servers, processes and whatever takes longer than a second
+unit: $(VENV)/.test
+	$(PYTEST) $(SPREAD) -m 'not e2e and not slow' $(addprefix --ignore=,$(SERVERS))
+
+test: $(VENV)/.test
 	@tools/system_packages.sh curl nghttp2-client wrk haproxy
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	@command -v g++ >/dev/null || tools/system_packages.sh g++
-	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-measuring test-serving test-newest
+	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-suite test-text
 
-# side by side, each about ten minutes
-MEASURING := tests/analyzer tests/api tests/cli tests/report tests/perf tests/soak tests/e2e/test_documented_commands.py
-test-measuring:
-	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(MEASURING)
+test-suite:
+	$(PYTEST) $(SPREAD) $(addprefix --ignore=,$(APART))
 
-test-serving:
-	$(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider $(addprefix --ignore=,$(MEASURING) tests/deploy)
+test-text: check docs test-newest
+
+test-all: test test-soak test-frameworks dist test-deploy test-cluster test-frontends fuzz differential
+
+# four kinds of clients at once, memory over loads and unloads, loads under requests, each for a short time
+test-soak: $(VENV)/.test
+	$(PYTEST) tests/soak
 
 WITH_FRONTENDS := tests/e2e tests/serving/frontends tests/hostile tests/soak
 test-frontends: $(VENV)/.test
@@ -81,14 +101,15 @@ test-frontends: $(VENV)/.test
 	TPX_TEST_FRONTENDS=2 $(BIN)/python -m pytest -q -p no:cacheprovider $(WITH_FRONTENDS)
 
 # the messages once more with the protobuf that users get: among the tests' own packages tritonclient holds it back
-test-newest:
+test-newest: $(VENV)/.test
 	$(INSTALL) --upgrade --no-deps --target .cache/newest 'protobuf<8'
 	PYTHONPATH=.cache/newest $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider tests/protocol/test_*.py
 
-# DALI takes a gigabyte: its tests skip themselves where it is not installed
-test-dali: $(VENV)/.test
-	$(INSTALL) -e '.[dali]' pillow
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/serving/backends/dali
+# backends whose packages take gigabytes or whose models are compiled for a minute
+test-frameworks: $(VENV)/.test
+	$(INSTALL) -e '.[dev,frameworks]'
+	$(PYTEST) tests/serving/backends/dali tests/serving/backends/tensorflow/test_served.py \
+	  tests/serving/backends/pytorch/test_inductor.py
 
 # charts, dashboards, alert rules, workflows, units; what a missing tool would check is skipped
 test-deploy: $(VENV)/.test

@@ -43,6 +43,7 @@ def test_the_whole_space_is_counted_where_nothing_ends_it_early() -> None:
     assert (found.searched, found.repeated, found.complete) == (3 * 4, 5 * 3, True)
 
 
+@pytest.mark.slow
 def test_a_plan_too_long_to_follow_leaves_the_plans_of_later_models_whole() -> None:
     first, second = planned("alexnet", "second", run_config_search_max_instance_count=300)
     assert (first.complete, second.complete) == (False, False)
@@ -116,6 +117,7 @@ def test_a_plan_needs_no_figures_that_only_a_measurement_has() -> None:
     assert found.searched == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["plan"], ["profile", "--dry-run"]])
 def test_both_ways_to_a_plan_warn_and_check_the_export_path(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -129,6 +129,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
 def test_three_nodes_find_what_one_finds(search: str, tmp_path: Path) -> None:
     nodes = three()
@@ -137,6 +138,7 @@ def test_three_nodes_find_what_one_finds(search: str, tmp_path: Path) -> None:
     assert all(node.asked for node in nodes)
 
 
+@pytest.mark.slow
 def test_a_grid_is_measured_in_half_the_time_on_three_nodes(tmp_path: Path) -> None:
     one, more = (
         run(tmp_path / str(len(nodes)), nodes, **SEARCHES["brute"], final_rounds=0).ticks
@@ -145,6 +147,7 @@ def test_a_grid_is_measured_in_half_the_time_on_three_nodes(tmp_path: Path) -> N
     assert more < one / 2
 
 
+@pytest.mark.slow
 def test_final_rounds_are_interleaved_on_one_node(tmp_path: Path) -> None:
     nodes = three()
     run(tmp_path, nodes, **SEARCHES["brute"])
@@ -153,6 +156,7 @@ def test_final_rounds_are_interleaved_on_one_node(tmp_path: Path) -> None:
     assert final[1:] == [[], []]
 
 
+@pytest.mark.slow
 def test_a_configuration_stays_on_its_node(tmp_path: Path) -> None:
     nodes = three()
     run(tmp_path, nodes, **SEARCHES["brute"], final_rounds=0)
@@ -173,6 +177,7 @@ def test_a_name_stands_for_one_change_on_every_node(tmp_path: Path) -> None:
             assert changes.setdefault(variant.name, variant.delta) == variant.delta
 
 
+@pytest.mark.slow
 def test_the_trial_of_a_node_that_dies_is_measured_again(tmp_path: Path) -> None:
     nodes = [SimulatedNode("a", lasts=4), SimulatedNode("b"), SimulatedNode("c", lasts=7)]
     ran = run(tmp_path / "three", nodes, **SEARCHES["brute"])

@@ -32,6 +32,7 @@ def ran(repository: Path, *words: str, kind: str = "inprocess") -> Report:
         return runner.run(run(config, in_process=IN_PROCESS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["inprocess", "triton_c_api", "local"])
 def test_a_model_is_measured_with_its_statistics(repository: Path, kind: str) -> None:
     (level,) = ran(repository, "-m", "double", "--request-count", "40", kind=kind).levels
@@ -40,11 +41,13 @@ def test_a_model_is_measured_with_its_statistics(repository: Path, kind: str) ->
     assert (level.server.inference_count, level.server.model) == (40, "double")
 
 
+@pytest.mark.slow
 def test_a_model_that_computes_on_the_event_loop_answers_in_turns(repository: Path) -> None:
     (level,) = ran(repository, "-m", "double", "--request-count", "5000").levels
     assert (level.requests, level.failed) == (5000, 0)
 
 
+@pytest.mark.slow
 def test_a_decoupled_model_has_all_its_responses_counted(repository: Path) -> None:
     words = ("--streaming", "--input-data", "zero", "--shape", "IN:3", "--shape", "DELAY:3")
     (level,) = ran(repository, "-m", "repeat", *words, "--request-count", "20").levels
@@ -52,11 +55,13 @@ def test_a_decoupled_model_has_all_its_responses_counted(repository: Path) -> No
     assert (level.requests, level.streaming.responses) == (20, 60)
 
 
+@pytest.mark.slow
 def test_a_decoupled_model_needs_streaming(repository: Path) -> None:
     with pytest.raises(MeasurementError, match="Decoupled models must be run"):
         ran(repository, "-m", "repeat")
 
 
+@pytest.mark.slow
 def test_what_the_engine_refuses_is_counted_in_its_words(tmp_path: Path) -> None:
     policy = "max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
     write_model(tmp_path, "net", busy(), policy)
@@ -73,6 +78,7 @@ def test_a_request_that_takes_too_long_is_given_up(repository: Path) -> None:
     assert [(e.code, e.count) for e in level.errors] == [("timeout", 2)]
 
 
+@pytest.mark.slow
 def test_a_model_that_did_not_load_says_why(repository: Path) -> None:
     with pytest.raises(
         TpxError, match=r"'broken' .*; the server has it, but it is UNAVAILABLE: .*model\.onnx"
@@ -80,6 +86,7 @@ def test_a_model_that_did_not_load_says_why(repository: Path) -> None:
         ran(repository, "-m", "broken")
 
 
+@pytest.mark.slow
 def test_a_name_that_is_mistyped_is_answered_with_those_that_there_are(repository: Path) -> None:
     with pytest.raises(MeasurementError, match=r"did you mean 'double'\?\); the server has: .*\bdouble\b"):
         ran(repository, "-m", "dubble")

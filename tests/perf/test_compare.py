@@ -43,6 +43,7 @@ def regressed(found: Comparison) -> bool:
     return any(d.finding == "worse" for d in found.differences)
 
 
+@pytest.mark.slow
 def test_the_same_server_twice_shows_no_difference_95_times_in_100() -> None:
     different = sum(
         any(d.finding != "same" for d in compare(run_of((1, n)), run_of((2, n)), Strictness()).differences)
@@ -51,6 +52,7 @@ def test_the_same_server_twice_shows_no_difference_95_times_in_100() -> None:
     assert different <= 5
 
 
+@pytest.mark.slow
 def test_a_server_that_is_a_fifth_slower_is_found() -> None:
     found = [compare(run_of((3, n)), run_of((4, n), slower=1.2), Strictness()) for n in range(10)]
     assert sum(regressed(c) for c in found) >= 9

@@ -47,6 +47,7 @@ def test_the_same_server_twice_shows_no_difference_95_times_in_100() -> None:
     assert different <= 5
 
 
+@pytest.mark.slow
 def test_also_without_a_least_effect_chance_is_found_no_more_often_than_stated() -> None:
     strictness = Strictness(min_effect=0.0)
     different = sum(

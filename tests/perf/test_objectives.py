@@ -130,6 +130,7 @@ def test_dependent_requests_count_for_less() -> None:
     assert "worth 250 independent ones" in assessment.reason
 
 
+@pytest.mark.slow
 def test_a_safe_verdict_is_wrong_as_rarely_as_stated() -> None:
     rng = np.random.default_rng(11)
     at_the_bound = [

@@ -57,6 +57,7 @@ def test_a_self_test_measures_each_protocols_ceiling_and_pacing() -> None:
     assert str(test).count("infer/sec per core") == 6
 
 
+@pytest.mark.slow
 def test_a_self_test_needs_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--self-test", "-p", "100"]) == 0
     assert "GRPC, concurrency 16" in capsys.readouterr().out

@@ -75,6 +75,7 @@ def test_it_makes_what_inflate_makes(data: bytes, repeated: int, encoding: str, 
         assert got[0] is InvalidRequest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ENCODINGS)
 async def test_a_result_counts_until_its_last_reader_has_dropped_it(encoding: str) -> None:
     async with inflating() as inflater:
@@ -129,6 +130,7 @@ async def test_a_waiter_that_leaves_holds_nothing() -> None:
         await until(lambda: inflater.held_bytes == 0)
 
 
+@pytest.mark.slow
 async def test_a_large_result_does_not_hold_up_modest_ones() -> None:
     async with inflating(80 << 20) as inflater:
         large = await inflater.start(gzip.compress(bytes(50 << 20)), "gzip", LIMIT)
@@ -168,6 +170,7 @@ async def test_an_unknown_encoding_and_an_empty_body_are_refused() -> None:
             assert isinstance(await refusal(inflater, b"", encoding), InvalidRequest)
 
 
+@pytest.mark.slow
 async def test_work_for_who_has_left_stops() -> None:
     async with inflating(1 << 30) as inflater:
         work = inflater.start(zlib.compress(bytes(500 << 20), 1), "deflate", LIMIT)

@@ -22,7 +22,7 @@ from tpx.protocol.json_outline import (
 )
 from tpx.protocol.v2_json import decode_infer_request
 
-SIZE = 8 << 20
+SIZE = 3 << 20
 X = b'{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}'
 
 
@@ -59,6 +59,7 @@ FULL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FULL)
 def test_a_request_full_of(what: str) -> None:
     tracemalloc.start()
@@ -167,6 +168,7 @@ def test_large_json_of_nothing_but_structure_is_not_flat(piece: bytes) -> None:
         check_flat(repeated(b"[", piece, b"0]"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("datatype", ["BYTES", "FP32", "UINT64"])
 def test_a_long_list_takes_little_more_memory_than_its_text_and_its_elements(datatype: str) -> None:
     """A parser makes objects of it that take ten times as much, and locks out other threads meanwhile."""
@@ -201,6 +203,7 @@ def test_pieces_end_behind_commas_that_are_in_no_string() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_long_lists_are_cut_out_where_they_are_a_members_value() -> None:
     numbers, texts = list(range(100_000)), ["]" * 10] * 30_000
     value = {

@@ -326,6 +326,7 @@ def test_long_explicit_contents_arrive_as_short_ones_do(
     assert (numbers == np.array([value, 0] * (count // 2), numbers.dtype)).all()
 
 
+@pytest.mark.slow
 def test_many_short_strings_take_little_more_memory_than_their_bytes() -> None:
     count = 600_000
     message = messages.ModelInferRequest(model_name="m")

@@ -300,6 +300,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_others_are_there(
     assert (tmp_path / "report.xml").is_file()
 
 
+@pytest.mark.slow
 def test_every_section_of_the_report_is_on_paper(batching: Run, tmp_path: Path) -> None:
     write_reports(
         view_of(batching, export_path=tmp_path), replace(all_files(tmp_path), pdf=tmp_path / "report.pdf")

@@ -46,6 +46,7 @@ def test_the_page_needs_nothing_from_elsewhere(replay: Replay) -> None:
     assert len(page.encode()) < 2_000_000
 
 
+@pytest.mark.slow
 def test_the_page_of_the_whole_space_stays_below_two_megabytes(replay: Replay) -> None:
     names = ["alexnet_config_default", *(f"alexnet_config_{i}" for i in range(40))]
     table = [measured(name, 2**i, 100.0 * 2**i, 1.0 + i) for name in names for i in range(11)]
@@ -188,6 +189,7 @@ def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay
     assert "+210" not in text
 
 
+@pytest.mark.slow
 def test_the_page_of_many_models_shows_of_each_what_there_is_room_for(replay: Replay) -> None:
     names = ["alexnet_config_default", *(f"alexnet_config_{i}" for i in range(5))]
     table = [

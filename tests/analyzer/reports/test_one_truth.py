@@ -60,6 +60,7 @@ def throughputs(place: Path, name: str, load: int, compared: str) -> dict[str, l
     return found
 
 
+@pytest.mark.slow
 def test_every_output_of_a_run_shows_the_same_throughput_of_what_it_recommends(
     replay: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,6 +125,7 @@ def test_what_is_around_a_point_lies_within_the_radius_and_may_be_tried() -> Non
         assert found.around(home, 2) == expected
 
 
+@pytest.mark.slow
 def test_quick_search_does_not_look_at_every_point_of_many_members() -> None:
     many = tuple(SearchMember(facts=replace(BATCHING, model=name)) for name in "abcdef")
     asked = replace(search_spec(FIXED), members=many)
@@ -194,6 +195,7 @@ def test_models_measured_together_have_loads_of_their_own() -> None:
     assert str(load) == "concurrency 14 + concurrency 2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["quick", "optuna", "budgeted", "pareto"])
 @pytest.mark.parametrize("together", [False, True])
 def test_several_models_are_searched_by_every_strategy_that_jumps(mode: str, together: bool) -> None:

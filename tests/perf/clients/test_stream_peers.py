@@ -93,6 +93,7 @@ def streamed(answer: Answer, *words: str) -> tuple[LevelResult, Service]:
         return level("-i", "grpc", "-u", url, "-m", "net", "--streaming", *words), service
 
 
+@pytest.mark.slow
 def test_a_stream_that_ends_fails_what_was_in_flight_and_is_opened_again() -> None:
     def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
         if number == 5:
@@ -116,12 +117,14 @@ def test_a_stream_that_ends_without_a_word_owes_its_answers() -> None:
     assert (result.requests, result.failed) == (5, 1)
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_about_what_follows_answers_once() -> None:
     result, _ = streamed(lambda _, request, __: iter([answer_of(request)]), "--request-count", "9")
     assert result.streaming is not None
     assert (result.requests, result.streaming.responses) == (9, 9)
 
 
+@pytest.mark.slow
 def test_a_server_that_keeps_no_ids_answers_in_order() -> None:
     def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
         yield answer_of(request, keeps_id=False, final=False)
@@ -132,6 +135,7 @@ def test_a_server_that_keeps_no_ids_answers_in_order() -> None:
     assert (result.requests, result.failed, result.streaming.responses) == (30, 0, 30)
 
 
+@pytest.mark.slow
 def test_a_server_that_sends_the_bare_responses_is_understood() -> None:
     """MLServer does, and gives all of them the id of the stream's first request."""
 
@@ -145,6 +149,7 @@ def test_a_server_that_sends_the_bare_responses_is_understood() -> None:
     assert (result.requests, result.failed, result.streaming.responses) == (20, 0, 20)
 
 
+@pytest.mark.slow
 def test_nothing_but_the_news_of_the_end_is_an_answer_without_responses() -> None:
     def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
         if number % 2:
@@ -157,6 +162,7 @@ def test_nothing_but_the_news_of_the_end_is_an_answer_without_responses() -> Non
     assert (result.requests, result.streaming.responses) == (10, 5)
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_late_meets_nobody() -> None:
     held: list[Any] = []
 
@@ -174,6 +180,7 @@ def test_an_answer_that_is_late_meets_nobody() -> None:
     assert len({request.id for request in service.requests}) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("responses", [1, 3])
 def test_the_last_response_ends_a_request_and_not_the_news_that_it_was_the_last(responses: int) -> None:
     def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
@@ -194,6 +201,7 @@ def pieces(number: int, request: Any, context: Any) -> Iterator[Any]:
         yield answer_of(request).infer_response
 
 
+@pytest.mark.slow
 def test_a_stream_of_its_own_for_every_request_ends_with_the_last_response() -> None:
     with peer(pieces, single=True) as (url, service):
         where = ("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--stream-per-request")
@@ -203,6 +211,7 @@ def test_a_stream_of_its_own_for_every_request_ends_with_the_last_response() -> 
     assert service.streams == 40
 
 
+@pytest.mark.slow
 def test_a_server_that_is_known_to_take_one_request_from_a_stream_needs_no_option() -> None:
     with peer(pieces, name="mlserver", single=True) as (url, _):
         report = ran("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--request-count", "20")
@@ -215,6 +224,7 @@ def test_a_server_that_is_known_to_take_one_request_from_a_stream_needs_no_optio
     assert (result.requests, result.failed) == (20, 0)
 
 
+@pytest.mark.slow
 def test_a_stream_of_one_request_fails_with_its_status_and_the_next_one_goes_on() -> None:
     def answer(number: int, request: Any, context: Any) -> Iterator[Any]:
         yield answer_of(request).infer_response
@@ -229,6 +239,7 @@ def test_a_stream_of_one_request_fails_with_its_status_and_the_next_one_goes_on(
     assert result.requests == 15
 
 
+@pytest.mark.slow
 def test_a_stream_of_one_request_that_brings_nothing_is_an_answer_without_responses() -> None:
     with peer(lambda *_: iter(()), single=True) as (url, _):
         where = ("-i", "grpc", "-u", url, "-m", "net", "--streaming", "--stream-per-request")

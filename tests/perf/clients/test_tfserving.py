@@ -77,6 +77,7 @@ def tfserving(port: int = 0) -> Iterator[tuple[str, list[Any]]]:
 KIND = ("--service-kind", "tfserving", "-i", "grpc", "-m", "net", "--request-count", "4")
 
 
+@pytest.mark.slow
 def test_a_batch_is_sent_in_tensorflows_form() -> None:
     with tfserving() as (url, requests):
         result = level(*KIND, "-u", url, "-b", "2", "--string-data", "hello", "--concurrency-range", "2")
@@ -96,6 +97,7 @@ def test_a_signature_is_chosen_by_its_name() -> None:
     assert [d.size for d in requests[0].inputs["x"].tensor_shape.dim] == [2]
 
 
+@pytest.mark.slow
 def test_errors_have_the_services_words() -> None:
     with tfserving() as (url, _):
         (error,) = level(*KIND, "-u", url, "-x", "9").errors

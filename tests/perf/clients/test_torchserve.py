@@ -58,6 +58,7 @@ def torchserve(port: int = 0) -> Iterator[tuple[str, list[Seen]]]:
 KIND = ("--service-kind", "torchserve", "--request-count", "4")
 
 
+@pytest.mark.slow
 def test_the_file_that_the_data_names_is_sent_in_a_form(tmp_path: Path) -> None:
     picture = tmp_path / 'kit"ten.jpg'
     picture.write_bytes(b"\xff\xd8\r\n--not-the-end\r\npicture")
@@ -68,6 +69,7 @@ def test_the_file_that_the_data_names_is_sent_in_a_form(tmp_path: Path) -> None:
     assert seen == [Seen("/predictions/resnet-18", "data", picture.read_bytes(), 'kit"ten.jpg')] * 4
 
 
+@pytest.mark.slow
 def test_data_that_is_no_file_is_sent_itself_and_the_version_is_in_the_path() -> None:
     with torchserve() as (url, seen):
         level(*KIND, "-m", "resnet", "-x", "2.0", "-u", url, "--string-data", "some words")

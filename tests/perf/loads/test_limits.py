@@ -60,6 +60,7 @@ def test_ports_are_a_limit_of_all_processes_together(tmp_path: Path) -> None:
     assert len(list(connection_limits(1, tmp_path / "missing"))) == 1
 
 
+@pytest.mark.slow
 def test_a_level_that_cannot_be_opened_is_refused_before_anything_is() -> None:
     client = FakeClient()
     client.slots_per_connection = 1.0

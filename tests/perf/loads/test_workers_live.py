@@ -64,11 +64,14 @@ def runs(requests: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
     return dict(found)
 
 
-@EVERY
 @pytest.mark.parametrize(
-    "load",
-    [("--concurrency-range", "5"), ("--request-rate-range", "190", "--num-of-sequences", "5")],
-    ids=["concurrency", "rate"],
+    ("transport", "load"),
+    [
+        (("http",), ("--concurrency-range", "5")),
+        (("grpc",), ("--request-rate-range", "190", "--num-of-sequences", "5")),
+        (("grpc", "--streaming"), ("--concurrency-range", "5")),
+    ],
+    ids=["http-concurrency", "grpc-rate", "stream-concurrency"],
 )
 def test_every_sum_of_every_sequence_of_three_workers_is_right(
     live: Live, tmp_path: Path, transport: Sequence[str], load: Sequence[str]

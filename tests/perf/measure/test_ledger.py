@@ -239,12 +239,14 @@ def test_a_level_whose_interval_contains_the_limit_is_measured_longer_and_then_b
     assert not result.meets_limits
 
 
+@pytest.mark.slow
 def test_hardly_a_level_over_the_limit_is_called_under_it() -> None:
     """Its true mean is 27.5 ms; windows of a second or two often see less than 15."""
     passed = [seed for seed in range(40) if queued(180, seed).verdict in (Verdict.OK, Verdict.UNSTABLE)]
     assert len(passed) <= 1
 
 
+@pytest.mark.slow
 def test_hardly_a_level_under_the_limit_is_called_over_it() -> None:
     """Its true mean is 10.8 ms, and one window in three or so sees more than 15."""
     verdicts = [queued(140, seed).verdict for seed in range(40)]

@@ -28,6 +28,7 @@ def measured(
     return measure(make_session(client, batch_size=batch_size), at(concurrency), settings)
 
 
+@pytest.mark.slow
 def test_a_steady_server_is_stable_after_three_windows() -> None:
     result = measured(FakeClient(service_s=0.002))
     assert (result.verdict, result.stable, len(result.windows)) == (Verdict.OK, True, 3)
@@ -37,23 +38,27 @@ def test_a_steady_server_is_stable_after_three_windows() -> None:
     assert result.level == at(2)
 
 
+@pytest.mark.slow
 def test_windows_are_back_to_back_and_last_one_point_two_intervals() -> None:
     windows = measured(FakeClient()).windows
     assert [w.duration_ns for w in windows] == [36_000_000] * 3
     assert [w.start_ns for w in windows[1:]] == [w.end_ns for w in windows[:-1]]
 
 
+@pytest.mark.slow
 def test_the_batch_multiplies_throughput_and_not_requests() -> None:
     result = measured(FakeClient(), batch_size=8)
     assert result.throughput_infer_per_s == pytest.approx(result.requests * 8e9 / result.duration_ns)
 
 
+@pytest.mark.slow
 def test_closed_loop_obeys_littles_law() -> None:
     result = measured(FakeClient(service_s=0.004), replace(QUICK, interval_ms=250), concurrency=8)
     assert result.latency is not None
     assert result.throughput_infer_per_s * result.latency.mean_ns / 1e9 == pytest.approx(8, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_restless_server_is_unstable_after_all_its_windows_and_still_has_figures() -> None:
     client = FakeClient(service_s=0.001)
     settings = replace(QUICK, stability=0.0, max_windows=4)
@@ -75,12 +80,14 @@ def test_a_level_over_the_latency_limit_says_so_also_when_it_is_unstable() -> No
     assert len(result.windows) >= 3
 
 
+@pytest.mark.slow
 def test_a_count_window_holds_the_count_or_more() -> None:
     settings = replace(QUICK, mode="count_windows", window_requests=20, count_window_floor_ms=0)
     result = measured(FakeClient(service_s=0.001), settings)
     assert [w.requests for w in result.windows] == [20, 20, 20]
 
 
+@pytest.mark.slow
 def test_a_request_count_is_one_exact_window_clamped_to_its_requests() -> None:
     client = FakeClient(service_s=0.01)
     result = measured(client, replace(QUICK, request_count=20), concurrency=1)
@@ -90,6 +97,7 @@ def test_a_request_count_is_one_exact_window_clamped_to_its_requests() -> None:
     assert result.throughput_infer_per_s < 100.5
 
 
+@pytest.mark.slow
 def test_warm_up_is_sent_before_and_not_counted() -> None:
     client = FakeClient()
     result = measured(client, replace(QUICK, request_count=10, warmup_requests=15))
@@ -106,12 +114,14 @@ def test_some_failures_are_counted_and_the_level_is_fine() -> None:
     assert result.requests == sum(w.requests for w in result.windows)
 
 
+@pytest.mark.slow
 def test_failures_of_several_kinds_are_listed_by_frequency() -> None:
     client = FakeClient(answer=lambda n: {0: 500, 1: 503, 5: 503}.get(n % 10, 200))
     result = measured(client)
     assert [e.code for e in result.errors] == ["HTTP 503", "HTTP 500"]
 
 
+@pytest.mark.slow
 def test_a_level_where_everything_fails_ends_early_and_quotes_the_server() -> None:
     settings = replace(QUICK, interval_ms=60_000)
     result = measured(FakeClient(answer=lambda _: 400), settings)
@@ -124,6 +134,7 @@ def test_a_level_where_everything_fails_ends_early_and_quotes_the_server() -> No
     )
 
 
+@pytest.mark.slow
 def test_a_silent_server_is_no_valid_request() -> None:
     settings = replace(QUICK, max_windows=2, timeout_s=0.2)
     result = measured(FakeClient(answer=lambda _: None), settings)
@@ -131,6 +142,7 @@ def test_a_silent_server_is_no_valid_request() -> None:
     assert "No valid requests recorded within time interval" in result.reason
 
 
+@pytest.mark.slow
 def test_the_error_budget_ends_a_level_within_a_window() -> None:
     client = FakeClient(answer=lambda n: 500 if n > 20 and n % 2 else 200)
     settings = replace(QUICK, interval_ms=60_000, max_errors=ErrorBudget(count=3))
@@ -140,6 +152,7 @@ def test_the_error_budget_ends_a_level_within_a_window() -> None:
     assert result.requests > 0
 
 
+@pytest.mark.slow
 def test_a_share_of_failures_is_judged_at_the_end_of_a_window() -> None:
     client = FakeClient(answer=lambda n: 500 if n == 1 else 200)
     fine = measured(client, replace(QUICK, max_errors=ErrorBudget(percent=20)))
@@ -148,6 +161,7 @@ def test_a_share_of_failures_is_judged_at_the_end_of_a_window() -> None:
     assert measured(bad, replace(QUICK, max_errors=ErrorBudget(percent=20))).over_budget
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
     async def scene() -> LevelResult:
         stop = asyncio.Event()
@@ -183,6 +197,7 @@ def test_cancelling_stops_the_load_at_once() -> None:
     assert asyncio.run(scene()) > 0
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_rests_while_a_level_is_measured_and_works_again_after() -> None:
     seen = []
 
@@ -195,6 +210,7 @@ def test_the_garbage_collector_rests_while_a_level_is_measured_and_works_again_a
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_levels_reuse_the_slots_of_the_session() -> None:
     async def scene() -> None:
         client = FakeClient()
@@ -208,6 +224,7 @@ def test_levels_reuse_the_slots_of_the_session() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.slow
 def test_the_load_falls_with_the_level() -> None:
     async def scene() -> None:
         client = FakeClient()
@@ -238,6 +255,7 @@ def test_server_counters_are_those_of_the_measured_windows() -> None:
     assert result.server.inference_count == 40
 
 
+@pytest.mark.slow
 def test_an_interrupt_before_the_first_answer_is_told_as_that() -> None:
     stop = asyncio.Event()
     stop.set()
@@ -263,6 +281,7 @@ class Listener(Observer):
         self.notices.append(text)
 
 
+@pytest.mark.slow
 def test_an_observer_sees_throughput_and_p99_while_the_level_runs() -> None:
     listener = Listener()
     session = make_session(FakeClient(service_s=0.002), observer=listener)
@@ -274,6 +293,7 @@ def test_an_observer_sees_throughput_and_p99_while_the_level_runs() -> None:
     assert look.percentiles_ns[99.0] > 1_900_000
 
 
+@pytest.mark.slow
 def test_an_observer_sees_the_warm_up_as_no_window() -> None:
     listener = Listener()
     settings = replace(QUICK, warmup_s=0.25)
@@ -284,6 +304,7 @@ def test_an_observer_sees_the_warm_up_as_no_window() -> None:
     assert next(look for look in listener.looks if not look.window).throughput_infer_per_s > 0
 
 
+@pytest.mark.slow
 def test_missing_statistics_are_a_notice_and_not_the_end() -> None:
     control = FakeControl()
     control.fails = WireError("no such verb")
@@ -294,6 +315,7 @@ def test_missing_statistics_are_a_notice_and_not_the_end() -> None:
     assert listener.notices == ["no server-side statistics for a while: no such verb"]
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_ends_the_level_after_one_dead_window() -> None:
     client = FakeClient(service_s=0.001, answer=lambda n: 200 if n < 100 else 503)
     result = measured(client, replace(QUICK, stability=0.0))
@@ -303,6 +325,7 @@ def test_a_server_that_dies_ends_the_level_after_one_dead_window() -> None:
     assert "The first: HTTP 503" in result.reason
 
 
+@pytest.mark.slow
 def test_a_fixed_schedule_sends_each_step_once_at_its_own_time() -> None:
     client = FakeClient()
     session = make_session(client, timestamps_ns=(0, 3_000_000, 3_000_000, 12_000_000))
@@ -313,6 +336,7 @@ def test_a_fixed_schedule_sends_each_step_once_at_its_own_time() -> None:
     assert result.open_loop is not None
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_fixed_schedule_that_warm_up_are_not_sent_again() -> None:
     client = FakeClient()
     session = make_session(client, timestamps_ns=(0, 1_000_000, 600_000_000, 601_000_000))

@@ -77,6 +77,7 @@ def test_the_truth_lies_within_the_stated_intervals_at_least_94_times_in_100() -
         assert_as_stated([counts[name] for counts in held])
 
 
+@pytest.mark.slow
 def test_perf_analyzers_rule_has_intervals_that_hold_the_truth_too() -> None:
     counts = coverage(
         lambda rng: closed_loop(rng, exponential(0.001), concurrency=8, servers=1, seconds=13),

@@ -82,6 +82,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
     assert len(text.encode()) < 2_000_000
 
 
+@pytest.mark.slow
 def test_a_sweep_of_two_hundred_levels_stays_below_two_megabytes() -> None:
     levels = [replace(LEVELS[0], level=Level("concurrency", n)) for n in range(1, 201)]
     assert len(page(report(*levels)).encode()) < 2_000_000

@@ -1,6 +1,7 @@
 """Resampled differences: present where there is one, absent where there is none."""
 
 import numpy as np
+import pytest
 
 from tpx.perf.statistics.differences import Figure, change, quantile_figure, rate_figure
 from tpx.perf.statistics.summaries import Batches, cut
@@ -30,6 +31,7 @@ def share_found(rate: float, latency: float, figure: Figure, runs: int = 60) -> 
     return found / runs
 
 
+@pytest.mark.slow
 def test_a_change_of_a_tenth_is_found_and_its_size_is_in_the_interval() -> None:
     assert share_found(1.1, 1, rate_figure) > 0.9
     assert share_found(1, 1.1, quantile_figure(0.5)) > 0.9
@@ -39,6 +41,7 @@ def test_a_change_of_a_tenth_is_found_and_its_size_is_in_the_interval() -> None:
     assert difference.p_value < 0.01
 
 
+@pytest.mark.slow
 def test_where_there_is_none_it_is_found_as_rarely_as_stated() -> None:
     for figure in (rate_figure, quantile_figure(0.5), quantile_figure(0.99)):
         assert share_found(1, 1, figure) <= 0.1

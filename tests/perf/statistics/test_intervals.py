@@ -56,6 +56,7 @@ def test_a_ratio_is_weighted_by_its_weights() -> None:
     assert interval.low < 25 < (interval.high or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("probability", "count"), [(0.5, 60), (0.9, 150), (0.99, 800), (0.99, 20_000)])
 def test_order_statistics_cover_a_quantile_as_stated(probability: float, count: int) -> None:
     def interval(rng: np.random.Generator) -> Interval:

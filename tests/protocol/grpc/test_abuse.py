@@ -200,6 +200,7 @@ async def test_metadata_over_the_limit_ends_its_call_only() -> None:
         assert (await peer.answer(3)).message == b"hello"
 
 
+@pytest.mark.slow
 async def test_surplus_header_fields_are_paid_for() -> None:
     """A field costs as much as a small frame, and a block has room for hundreds."""
     async with serving(NO_REFILL) as server, await RawPeer.connect(server.port) as peer:
@@ -220,6 +221,7 @@ async def test_headers_as_calls_have_them_cost_nothing() -> None:
         assert server.connection.control.glitches.left == GrpcLimits().glitch_burst - 1  # its SETTINGS
 
 
+@pytest.mark.slow
 async def test_a_bomb_is_stopped_at_the_limit_of_messages() -> None:
     packed = gzip.compress(bytes(200 << 20), 9)
     limits = GrpcLimits(max_message_bytes=4 << 20)
@@ -381,6 +383,7 @@ async def test_a_client_that_stops_in_the_middle_of_a_frame_is_closed(what: str)
         assert server.service.gone == [1]
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
     """At once, not when the collector comes by."""
     async with serving() as server:

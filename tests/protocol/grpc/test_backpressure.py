@@ -177,6 +177,7 @@ async def _send_large(peer: RawPeer, message: bytes) -> None:
     await peer.writer.drain()
 
 
+@pytest.mark.slow
 async def test_unary_calls_wait_while_a_connection_owes_reading_too_much() -> None:
     async with shut(Methods()) as (server, peer):
         count = 3 * UNREAD_BYTES // MB

@@ -145,6 +145,7 @@ async def test_an_unary_call_that_is_cancelled_is_reset() -> None:
         await asyncio.wait_for(seen.wait(), 5)
 
 
+@pytest.mark.slow
 async def test_a_busy_server_may_ping_and_reset_for_a_long_time() -> None:
     """The budget of a peer is filled by time; the client of a long run lives on."""
 

@@ -152,6 +152,7 @@ async def two_servers() -> AsyncIterator[tuple[WireServer, WireServer]]:
         yield first, second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10, 100_000])
 async def test_no_call_fails_when_a_server_drains_under_load(size: int) -> None:
     async with two_servers() as (first, second):

@@ -43,6 +43,7 @@ def test_messages_come_whole_however_they_are_cut(
     assert reader.between_messages
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(messages=messages, cuts=st.lists(st.integers(0, 1000), max_size=12), land=st.integers(1, 50))
 def test_reading_straight_into_the_message_changes_nothing(

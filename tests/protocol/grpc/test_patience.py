@@ -176,6 +176,7 @@ async def test_a_connection_too_many_is_told_so(limits: dict[str, int], message:
         assert (await first.answer(1)).message == b"still served"
 
 
+@pytest.mark.slow
 async def test_grpcio_learns_that_it_is_one_too_many() -> None:
     async with serving(max_connections=1) as server, await RawPeer.connect(server.port) as first:
         await first.sync()

@@ -377,6 +377,7 @@ def reads_of(steps: Iterable[Any], calls: int) -> list[bytes]:
     return [each for each in reads if each]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_any_answers_are_what_they_are_byte_by_byte(steps: list[Any], calls: int) -> None:

@@ -330,6 +330,7 @@ async def test_what_comes_behind_the_last_answer_is_ignored() -> None:
         assert len(server.service.requests) == 1
 
 
+@pytest.mark.slow
 async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
     """At once, not when the collector comes by."""
     async with serving() as server:

@@ -91,6 +91,7 @@ async def test_a_header_block_may_come_in_continuations() -> None:
         assert (await peer.answer(1)).message == b"in pieces"
 
 
+@pytest.mark.slow
 async def test_padding_is_given_back_to_the_window_of_its_stream() -> None:
     async with serving() as server, await RawPeer.connect(server.port) as peer:
         peer.open(1, CHAT)

@@ -222,6 +222,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(steps=steps, sensitive=st.booleans(), huffman=st.booleans())
 def test_blocks_of_the_hpack_encoder_mean_what_it_encoded(
     steps: list[Any], sensitive: bool, huffman: bool
@@ -246,6 +247,7 @@ def test_arbitrary_bytes_are_headers_or_an_error_of_the_connection(blocks: list[
             decode(decoder, block)
 
 
+@pytest.mark.slow
 @given(headers=st.lists(headers, max_size=5))
 def test_our_stateless_blocks_mean_what_we_encoded_and_leave_no_trace(headers: list[list[Header]]) -> None:
     decoder = Decoder()

@@ -151,6 +151,7 @@ def test_bounds_may_be_negative_and_are_shown_as_they_were_given() -> None:
     assert histogram.cumulative() == [0, 1, 1, 1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(-1000, 10**6), min_size=1, unique=True).map(sorted),
     st.lists(st.integers(0, 10**9), max_size=50),

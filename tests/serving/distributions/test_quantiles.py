@@ -68,6 +68,7 @@ def test_memory_does_not_grow_with_the_stream() -> None:
     assert max(sizes[100:]) < 1.2 * max(sizes[:20])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=60), min_size=1, max_size=12),
     st.sampled_from([0.01, 0.05, 0.2, 0.5]),

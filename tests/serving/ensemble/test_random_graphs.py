@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from google.protobuf import text_format
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -199,6 +200,7 @@ class Driver:
             self.answer(self.chance.choice(able))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(plans(), st.randoms(use_true_random=False))
 def test_every_tensor_gets_where_it_belongs_and_no_step_is_called_too_often(

@@ -34,6 +34,7 @@ def found(name: str, timeout_s: float = 20) -> InspectedPart:
     return finding
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_what_works_tells_version_and_providers_and_the_machine_is_described() -> None:
     inspection = inspect(timeout_s=20)
@@ -51,6 +52,7 @@ def test_what_works_tells_version_and_providers_and_the_machine_is_described() -
     assert [each.name for each in inspection.features] == ["gpu", "uvloop"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_nothing_heavy_is_imported_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.partition(".")[0] == "uvloop"]:
@@ -168,6 +170,7 @@ def test_python_based_backends_are_listed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_a_file_of_the_working_directory_is_not_taken_for_a_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

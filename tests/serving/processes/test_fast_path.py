@@ -118,6 +118,7 @@ ROUNDS = 12
 """Shapes are bound when they come for the second time, and only short executions are computed at once."""
 
 
+@pytest.mark.slow
 def test_requests_that_come_together_get_their_own_answers(tmp_path: Path) -> None:
     write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4 dynamic_batching {}")
 
@@ -162,6 +163,7 @@ def test_requests_of_several_rows_and_of_other_models_are_not_mixed(tmp_path: Pa
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "reading_ns"), [({}, 30_000), ({"metrics_config": ("histogram_latencies=true",)}, 100_000)]
 )

@@ -229,6 +229,7 @@ def test_strings_pass_between_models(tmp_path: Path) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_any_depth_of_ensembles_is_answered(tmp_path: Path) -> None:
     async def scene() -> None:
         model(tmp_path, "m400", 2)

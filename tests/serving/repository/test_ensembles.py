@@ -263,6 +263,7 @@ def test_a_poll_brings_ensembles_and_takes_them_away(tmp_path: Path) -> None:
     play(scene)
 
 
+@pytest.mark.slow
 def test_loads_and_unloads_at_the_same_time_come_to_an_end_that_fits(tmp_path: Path) -> None:
     """Whatever order they come in: what serves has all that it needs, and nobody waits for ever."""
 

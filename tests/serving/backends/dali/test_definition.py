@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("nvidia.dali", reason="pip install 'tpx[dali]', or run make test-dali")
+pytest.importorskip("nvidia.dali", reason="pip install 'tpx[dali]', or run make test-frameworks")
 
 import nvidia.dali as dali
 from nvidia.dali import fn, types

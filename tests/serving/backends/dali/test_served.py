@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("nvidia.dali", reason="pip install 'tpx[dali]', or run make test-dali")
+pytest.importorskip("nvidia.dali", reason="pip install 'tpx[dali]', or run make test-frameworks")
 
 import tritonclient.grpc
 import tritonclient.http

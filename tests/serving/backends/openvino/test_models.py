@@ -209,6 +209,7 @@ def test_outputs_stay_as_they_are_when_the_next_request_comes(tmp_path: Path) ->
     assert (first == 2).all()
 
 
+@pytest.mark.slow
 def test_memory_of_large_inputs_is_not_kept(tmp_path: Path) -> None:
     [executor] = executors(convert(onnx_files.doubling("batch", 40_000), tmp_path))
     given = np.ones((1, 40_000), np.float32)

@@ -185,6 +185,7 @@ def test_a_bare_capsule_is_a_tensor_over_its_memory(kind: str, shape: tuple[int,
     assert np.array_equal(tensor.as_numpy(), array)
 
 
+@pytest.mark.slow
 def test_a_capsule_frees_its_memory_with_the_tensor_and_is_consumed_once() -> None:
     class Owner(np.ndarray[Any, Any]):
         freed = False

@@ -1,5 +1,6 @@
 """Frames: what is packed is unpacked, and what lies in shared memory is only pointed to."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ names = st.text(min_size=1, max_size=20)
 shapes = st.lists(st.integers(0, 2**40), max_size=5)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(names, st.sampled_from(["FP32", "BYTES"]), shapes), max_size=5), names)
 def test_a_head_is_what_it_was(tensors: list[tuple[str, str, list[int]]], text: str) -> None:
     head = frames.decode_head(frames.encode_head(tensors, {"text": text}))

@@ -119,6 +119,7 @@ def test_memory_cannot_shrink_under_its_readers() -> None:
     os.close(fd)
 
 
+@pytest.mark.slow
 def test_memory_goes_with_its_last_view() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     ring, reader = _pair(1 << 16)

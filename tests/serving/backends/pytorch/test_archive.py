@@ -19,6 +19,7 @@ def kind(directory: Path, text: str = "") -> Format:
     return source_of(ModelFiles(model_name="net", version=1, directory=directory), config(text)).format
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.pt", "model.pt2"])
 def test_what_a_file_is_called_does_not_say_what_it_is(tmp_path: Path, name: str) -> None:
     zoo.save_script(zoo.Identity(), tmp_path / "script" / name)
@@ -37,6 +38,7 @@ def test_a_package_with_code_and_its_program_is_the_code(tmp_path: Path) -> None
     assert kind(tmp_path) is Format.INDUCTOR
 
 
+@pytest.mark.slow
 def test_the_platform_says_which_of_two_archives(tmp_path: Path) -> None:
     zoo.save_script(zoo.Identity(), tmp_path / "model.pt")
     zoo.save_exported(torch.export.export(zoo.Identity(), (torch.ones(1),)), tmp_path / "model.pt2")

@@ -44,6 +44,7 @@ def test_a_large_array_is_lent_without_a_copy_or_a_warning_once_the_model_is_kno
     assert not array.flags.writeable
 
 
+@pytest.mark.slow
 def test_a_lent_array_lives_as_long_as_its_tensor() -> None:
     class Watched(np.ndarray):
         pass

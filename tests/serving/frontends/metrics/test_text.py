@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -62,6 +63,7 @@ def test_any_tags_make_a_page_that_can_be_read(tags: dict[str, str]) -> None:
     assert sorted(sample.labels.values()) == sorted(["m", *tags.values()])
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, st.text(), min_size=1))
 def test_any_value_of_a_label_comes_back(pairs: dict[str, str]) -> None:
     page = page_of(Family(name="a", kind="gauge", help="h", lines=((f"{{{labels(pairs)}}}", 1),)))

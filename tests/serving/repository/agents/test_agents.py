@@ -255,6 +255,7 @@ def test_agents_see_the_files_that_a_request_brings(models: Path, journal: Journ
     assert journal.lines == [*LIFE, "LOAD", "LOAD_FAIL"]
 
 
+@pytest.mark.slow
 def test_agents_see_all_versions_of_a_model_in_an_object_store(
     models: Path, journal: Journal, temporary: Path
 ) -> None:
