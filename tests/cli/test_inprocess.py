@@ -27,7 +27,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ran(repository: Path, *words: str, kind: str = "inprocess") -> Report:
     target = ("--service-kind", kind, "--model-repository", str(repository))
-    config = from_argv(SessionSpec, ["-p", "60", "-s", "900", "-r", "4", *target, *words])
+    config = from_argv(SessionSpec, ["--assume-shapes", "-p", "60", "-s", "900", "-r", "4", *target, *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config, in_process=IN_PROCESS))
 

@@ -39,6 +39,7 @@ backend: "onnxruntime"
 max_batch_size: 8
 input [ {{ name: "raw" data_type: TYPE_UINT8 dims: [ -1, -1, 3 ] }} ]
 output [ {{ name: "pixels" data_type: TYPE_FP32 dims: [ 3, {SIDE}, {SIDE} ] }} ]
+parameters {{ key: "shapes" value {{ string_value: "raw:240,320,3" }} }} # what load generators send
 """
 _CLASSIFY_CONFIG = f"""\
 # How much a picture is of each colour; the labels are what a classification request is answered with.
@@ -248,7 +249,8 @@ IMAGE = (
             'name: "image" data_type: TYPE_UINT8 dims: [ -1, -1, 3 ]',
             'model_name: "image_preprocess" model_version: -1 input_map { key: "raw" value: "image" }',
             "prepared",
-        ),
+        )
+        + 'parameters { key: "shapes" value { string_value: "image:240,320,3" } }\n',  # for load generators
         size_bytes=_SIZE_BYTES,
         calls=("image_preprocess", "image_classification", "image_segmentation"),
         write_files=_write_nothing,

@@ -111,6 +111,10 @@ class DataSummary:
     streams: int = 1
     steps: int = 1
     tensors: tuple[TensorDescription, ...] = ()
+    made: bool = False
+    """True if the values are generated."""
+    guesses: tuple[str, ...] = ()
+    """Shapes that nobody has named (--assume-shapes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,6 +394,8 @@ class LevelResult:
     """Cost of wake-ups; None if they are a small part of the latency or were not measured."""
     warnings: tuple[str, ...] = ()
     """Reasons to doubt the figures, for the user."""
+    guesses: tuple[str, ...] = ()
+    """Properties of the requests that were guessed; they stand among the warnings, too."""
     slo: tuple[Assessment, ...] = ()
     """Assessment of each objective."""
     members: tuple[MemberFigures, ...] = ()

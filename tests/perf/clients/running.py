@@ -12,7 +12,7 @@ from tpx.perf.run import run
 
 def ran(*words: str) -> Report:
     """One run with short windows."""
-    config = from_argv(SessionSpec, ["-p", "60", "-s", "900", "-r", "4", *words])
+    config = from_argv(SessionSpec, ["--assume-shapes", "-p", "60", "-s", "900", "-r", "4", *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config))
 

@@ -33,7 +33,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 def ran(live: Live, protocol: str, *words: str) -> Report:
     port = live.ports["GRPCInferenceService" if protocol == "grpc" else "HTTPService"]
-    config = from_argv(SessionSpec, ["-i", protocol, "-u", f"127.0.0.1:{port}", *words])
+    config = from_argv(SessionSpec, ["--assume-shapes", "-i", protocol, "-u", f"127.0.0.1:{port}", *words])
     with asyncio.Runner(loop_factory=event_loop) as runner:
         return runner.run(run(config))
 

@@ -63,9 +63,11 @@ def test_requests_name_regions_that_are_there_for_as_long_as_the_run(
     live: Live, protocol: str, model: str
 ) -> None:
     async def scene() -> tuple[list[str], set[str]]:
-        async with open_model(from_argv(SessionSpec, at(live, protocol, model))) as connected:
+        async with open_model(
+            from_argv(SessionSpec, [*at(live, protocol, model), "--assume-shapes"])
+        ) as connected:
             request = await asyncio.to_thread(regions, live)
-            assert connected.notices
+            assert connected.requests.data.guesses
             return request, files()
 
     names, there = asyncio.run(scene())
@@ -107,7 +109,9 @@ def test_what_is_not_ours_stays_registered(live: Live, tmp_path: Path) -> None:
 @BOTH
 def test_regions_go_when_the_run_is_cancelled_or_fails(live: Live, protocol: str) -> None:
     async def cancelled() -> None:
-        config = from_argv(SessionSpec, [*at(live, protocol, "double"), "--request-count", "1000000"])
+        config = from_argv(
+            SessionSpec, [*at(live, protocol, "double"), "--assume-shapes", "--request-count", "1000000"]
+        )
         work = asyncio.ensure_future(run(config))
         for _ in range(400):
             if len(await asyncio.to_thread(regions, live)) == 2:

@@ -129,6 +129,9 @@ class MeasurementSpec:
         parse=parse_shape,
         common=True,
     )
+    assume_shapes: bool = option(
+        False, "send 1 for each dynamic dimension that neither --shape nor the model's configuration names"
+    )
     input_data: Literal["zero", "random"] = option("random", "input data", metavar="zero|random", common=True)
     perf_analyzer_flags: Flags = option(
         {}, "options of tpx perf by name", metavar=_MAP, parse=from_yaml_text(flags), read=flags

@@ -100,6 +100,7 @@ class ProfileSpec:
             "measurement_interval": measurement.measurement_interval,
             "stability_percentage": measurement.stability_percentage,
             "shape": measurement.shape,
+            "assume_shapes": measurement.assume_shapes,
             "input_data": (measurement.input_data,),
         }
         if measurement.max_trials is not None:

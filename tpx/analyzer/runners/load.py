@@ -174,7 +174,7 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
             throughput=streaming.units_per_s or streaming.responses_per_s,
         ),
         stable=level.stable,
-        note="; ".join(filter(None, doubts)),
+        note="; ".join(filter(None, (*doubts, *level.guesses))),
         requests=level.requests,
         throughput_range=throughput_range,
         p99_range=p99_range,

@@ -7,6 +7,7 @@ from difflib import SequenceMatcher
 
 from tpx.errors import MeasurementError, UsageError
 from tpx.options import nearest
+from tpx.perf.settings import parse_shape
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_values import JsonObject
 
@@ -21,6 +22,10 @@ class TensorDescription:
     optional: bool = False
     shape_tensor: bool = False
     """True for a shape tensor, which applies to the whole batch and so has no batch dimension."""
+    usual: tuple[int, ...] = ()
+    """A shape without dynamic dimensions that the model's configuration names; empty if it names none."""
+    usual_source: str = ""
+    """Where the configuration names it."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.datatype} {list(self.shape)}"
@@ -130,6 +135,7 @@ def model_description(metadata: JsonObject, config: JsonObject | None) -> ModelD
 def _describe_tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tuple[TensorDescription, ...]:
     batches = int(config.get("max_batch_size", 0)) > 0
     configured = {item["name"]: item for item in config.get(kind, ())}
+    usual = dict(_usual_shapes(config)) if kind == "input" else {}
     out = []
     for spec in metadata.get(kind + "s") or ():
         name, datatype = spec["name"], spec["datatype"]
@@ -140,6 +146,7 @@ def _describe_tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tu
             )
         shape = tuple(int(d) for d in spec.get("shape", ()))
         settings = configured.get(name, {})
+        sizes, source = usual.get(name, ((), ""))
         out.append(
             TensorDescription(
                 name=name,
@@ -147,9 +154,32 @@ def _describe_tensors(metadata: JsonObject, config: JsonObject, kind: str) -> tu
                 shape=shape[1:] if batches else shape,
                 optional=bool(settings.get("optional")),
                 shape_tensor=bool(settings.get("is_shape_tensor")),
+                usual=sizes,
+                usual_source=source,
             )
         )
     return tuple(out)
+
+
+SHAPES_PARAMETER = "shapes"
+"""Parameter of a configuration that names shapes of requests, as --shape does: "x:3,224,224 mask:1"."""
+
+
+def _usual_shapes(config: JsonObject) -> Iterator[tuple[str, tuple[tuple[int, ...], str]]]:
+    """Yield the shapes that a configuration names for inputs; the later of two is the one to take."""
+    for request in config.get("model_warmup") or ():
+        for name, tensor in (request.get("inputs") or {}).items():
+            yield (
+                name,
+                (tuple(map(int, tensor.get("dims") or ())), f"warm-up request '{request.get('name', '')}'"),
+            )
+    words = (config.get("parameters") or {}).get(SHAPES_PARAMETER, {}).get("string_value", "")
+    for word in words.split():
+        try:
+            shape = parse_shape(word)
+        except UsageError as exc:
+            raise MeasurementError(f"its parameter '{SHAPES_PARAMETER}', {word}: {exc}") from exc
+        yield shape.name, (shape.dims, f"parameter '{SHAPES_PARAMETER}'")
 
 
 _SCHEDULERS = {

@@ -139,6 +139,9 @@ class InputSpec:
         parse=parse_shape,
         common=True,
     )
+    assume_shapes: bool = option(
+        False, "send 1 for each dynamic dimension that neither --shape nor the model's configuration names"
+    )
     declare: tuple[TensorDescription, ...] = option(
         (),
         "declare an input if the server lists none: name, datatype, and dimensions, -1 for a dynamic one "

@@ -15,7 +15,14 @@ from tpx.errors import UsageError
 from tpx.options import nearest
 from tpx.perf.clients.model import ModelDescription, TensorDescription, check_names
 from tpx.perf.inputs.base import InputSource, InputSpec
-from tpx.perf.inputs.makers import Maker, assumption, maker_for, maker_of_file, resolve_shapes
+from tpx.perf.inputs.makers import (
+    Maker,
+    check_shapes,
+    explain_shape,
+    maker_for,
+    maker_of_file,
+    resolve_shapes,
+)
 from tpx.perf.inputs.steps import DataSet, DataStream, Step, StepReader
 from tpx.protocol.json_values import JsonValue
 
@@ -240,13 +247,17 @@ def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
             raise UsageError(
                 f"can not generate data for shape tensor '{spec.name}', user-provided data is needed"
             )
+    generated = [(spec, dims[spec.name]) for spec, source in made if source.kind != "file"]
+    if not settings.assume_shapes:
+        check_shapes(model, generated)
     makers = {spec.name: maker_for(spec, dims[spec.name], source, settings) for spec, source in made}
-    notices = tuple(
-        text for spec, source in made if source.kind != "file" and (text := assumption(spec, dims[spec.name]))
-    )
+    given = {shape.name for shape in settings.shape}
+    shapes = [explain_shape(*each, given) for each in generated]
+    notices = tuple(text for text, guessed in shapes if text and not guessed)
+    guesses = tuple(text for text, guessed in shapes if guessed)
     if not settings.files:
         stream = made_stream(list(makers.values()), batch_size=settings.batch_size)
-        return DataSet(streams=(stream,), made=True, notices=notices)
+        return DataSet(streams=(stream,), made=True, notices=notices, guesses=guesses)
     reader = StepReader(model, dims, makers)
     streams = [read_directory(path, reader) for path in settings.files if path.is_dir()]
     files = [path for path in settings.files if not path.is_dir()]
@@ -254,4 +265,4 @@ def open_data(model: ModelDescription, settings: InputSpec) -> DataSet:
         data = read_json(files, reader)
         streams += data.streams
         notices += data.notices
-    return DataSet(streams=tuple(streams), made=False, notices=notices)
+    return DataSet(streams=tuple(streams), made=False, notices=notices, guesses=guesses)

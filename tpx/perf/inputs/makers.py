@@ -5,7 +5,7 @@ which the user's options complete.
 import math
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,15 @@ def resolve_shapes(model: ModelDescription, given: Sequence[Shape], batch_size: 
         if spec.name in wanted:
             text = ",".join(map(str, wanted[spec.name]))
             check_fit(spec, wanted[spec.name], f"--shape {spec.name}:{text}")
-    return {spec.name: wanted.get(spec.name, spec.shape) for spec in model.inputs}
+    return {spec.name: wanted.get(spec.name) or _usual(spec) for spec in model.inputs}
+
+
+def _usual(spec: TensorDescription) -> Dims:
+    """Return the dimensions that the model itself names, if they complete its dynamic ones."""
+    completes = len(spec.usual) == len(spec.shape) and all(
+        own in (-1, size) for own, size in zip(spec.shape, spec.usual, strict=True)
+    )
+    return spec.usual if completes else spec.shape
 
 
 def assumed(dims: Dims) -> Dims:
@@ -48,15 +56,47 @@ def assumed(dims: Dims) -> Dims:
     return tuple(1 if d < 0 else d for d in dims)
 
 
-def assumption(spec: TensorDescription, dims: Dims) -> str:
-    """Describe the dimensions that `assumed` sets; empty if it sets none."""
-    if -1 not in dims:
-        return ""
-    text = ",".join(map(str, assumed(dims)))
-    return (
-        f"input '{spec.name}' has dynamic dimensions {list(spec.shape)}: sending {list(assumed(dims))}; "
-        f"choose others with --shape {spec.name}:{text}"
-    )
+def shape_flag(spec: TensorDescription, dims: Dims) -> str:
+    """Return the option that sets an input's dynamic dimensions, with names in place of the sizes."""
+    free = [i for i, size in enumerate(dims) if size < 0]
+    if len(free) == 2 and free[1] == free[0] + 1 and len(dims) > 2:
+        names = ["H", "W"]
+    else:
+        names = ["N"] if len(free) == 1 else [f"N{i}" for i in range(1, len(free) + 1)]
+    words = [str(size) for size in dims]
+    for i, name in zip(free, names, strict=True):
+        words[i] = name
+    return f"--shape {spec.name}:{','.join(words)}"
+
+
+def check_shapes(model: ModelDescription, generated: Sequence[tuple[TensorDescription, Dims]]) -> None:
+    """Raise UsageError if a generated input has dimensions of a size that nobody has named.
+
+    A model that is measured with tensors of size 1 answers quickly and with errors: an image of one pixel.
+    """
+    unknown = [(spec, dims) for spec, dims in generated if -1 in dims]
+    if unknown:
+        inputs = " and ".join(f"'{spec.name}' {list(spec.shape)}" for spec, _ in unknown)
+        flags = " ".join(shape_flag(spec, dims) for spec, dims in unknown)
+        raise UsageError(
+            f"model '{model.name}' has dynamic dimensions, and nothing names their sizes: input {inputs}. "
+            f"Give {flags}, data with --input-data, or --assume-shapes to send 1 for each"
+        )
+
+
+def explain_shape(spec: TensorDescription, dims: Dims, given: Collection[str]) -> tuple[str, bool]:
+    """Return where the sizes of an input's dynamic dimensions come from, and whether they are a guess.
+
+    The text is empty if the model has none, or the user `given` them.
+    """
+    if spec.name in given or -1 not in spec.shape:
+        return "", False
+    sent = ",".join(map(str, assumed(dims)))
+    if -1 in dims:
+        flag = shape_flag(spec, dims)
+        return f"the shape of input '{spec.name}' is a guess: [{sent}] was sent; name it with {flag}", True
+    source = f"the shape of the model's {spec.usual_source}"
+    return f"input '{spec.name}' {list(spec.shape)}: sending [{sent}], {source}", False
 
 
 def _check_batch(model: ModelDescription, batch_size: int) -> None:

@@ -96,7 +96,9 @@ async def make_requests(
     count = sum(len(stream) for stream in data.streams)
     return Requests(
         feed=feed,
-        data=DataSummary(streams=len(data.streams), steps=count, tensors=maker.first),
+        data=DataSummary(
+            streams=len(data.streams), steps=count, tensors=maker.first, made=data.made, guesses=data.guesses
+        ),
         timestamps_ns=times,
         conversations=turns,
         notices=maker.notices,

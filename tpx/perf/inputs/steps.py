@@ -55,6 +55,7 @@ class DataSet:
     streams: tuple[DataStream, ...]
     made: bool
     notices: tuple[str, ...] = ()
+    guesses: tuple[str, ...] = ()
 
     @property
     def steps(self) -> DataStream:

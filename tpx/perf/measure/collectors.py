@@ -38,11 +38,22 @@ class Collector(Protocol):
         """Return the result with further figures; the load has stopped."""
 
 
+GENERATED = (
+    "The inputs were generated: if the model needs others, set them with --shape, --input-data, or --input "
+    "NAME=range:LOW:HIGH."
+)
+
+
 def extended(
     result: LevelResult, connected: ConnectedModel, address: str, load: Load, measured: MeasuredLevel
 ) -> LevelResult:
     """Return a level's result with the figures that depend on the kind of model and load."""
     records, rows, duration_ns = load.records, measured.rows, result.duration_ns
+    data = connected.requests.data
+    if data.guesses:
+        result = replace(result, guesses=data.guesses, warnings=(*data.guesses, *result.warnings))
+    if data.made and result.errors and result.latency is None:
+        result = replace(result, reason=f"{result.reason} {GENERATED}")
     if len(records.arrivals):
         result = replace(result, streaming=streaming_figures(records, measured.kept, duration_ns))
     if result.level.kind.open_loop:
