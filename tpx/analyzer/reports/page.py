@@ -30,7 +30,7 @@ from tpx.analyzer.results.measurement import TrialFailure
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
-from tpx.report.digits import in_unit, rounded
+from tpx.report.digits import duration, in_unit, rounded
 from tpx.report.document import (
     Block,
     Cell,
@@ -122,15 +122,6 @@ def _build_provenance(run: Run) -> Section:
             Note(text=_METHOD, style="small"),
         ),
     )
-
-
-def duration(elapsed_ns: int) -> str:
-    """Return `42 s`, `3 min 05 s`, `2 h 07 min`."""
-    minutes, seconds = divmod(round(elapsed_ns / 1e9), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
 
 
 def hashes(run: Run) -> dict[str, str]:

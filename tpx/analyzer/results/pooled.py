@@ -1,9 +1,8 @@
 """Pool measurements of one configuration under one load, with the confidence intervals of their means."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TypeGuard, TypeVar
 
 from tpx.analyzer.results.measurement import (
@@ -14,12 +13,10 @@ from tpx.analyzer.results.measurement import (
     Range,
     ResponseFigures,
 )
-from tpx.perf.statistics.intervals import CONFIDENCE, t_quantile
+from tpx.perf.statistics.findings import ALPHA, mean_error
 
 T = TypeVar("T")
 R = TypeVar("R")
-LEAST_SPREAD = 0.01
-"""Floor of the relative spread: rounds that agree more closely do so by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +37,12 @@ def repeated(point: Measurement) -> TypeGuard[Mean]:
 
 
 def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> Measurement:
-    """Return the mean of a configuration's final rounds and of the search's measurements under one load.
+    """Return the mean of a configuration's final rounds under one load, or else of the search's measurements.
 
-    The search's are omitted if the rounds contradict them: the best of many may be a lucky one.
+    The search's do not count beside rounds: the best of many is a lucky one.
     """
-    samples = [*(m for m in searched if not contradicted(m, rounds)), *rounds]
+    samples = rounds or searched
     return samples[0] if len(samples) == 1 else pooled(samples)
-
-
-def contradicted(searched: Measurement, rounds: Sequence[Measurement]) -> bool:
-    """Return True if a measurement lies outside the 95% prediction interval of the final rounds."""
-    values = [math.log(m.throughput) for m in rounds if m.throughput > 0]
-    if len(values) < 2 or searched.throughput <= 0:
-        return False
-    spread = max(stdev(values), LEAST_SPREAD) * math.sqrt(1 + 1 / len(values))
-    distance = abs(math.log(searched.throughput) - fmean(values))
-    return distance > t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * spread
 
 
 def interval_of(values: Sequence[float]) -> Range | None:
@@ -63,15 +50,13 @@ def interval_of(values: Sequence[float]) -> Range | None:
     if len(values) < 2:
         return None
     mean = fmean(values)
-    reach = t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    reach = max(error.reach(ALPHA / 2) for error in mean_error(values))
     return Range(low=max(0.0, mean - reach), high=mean + reach)
 
 
 def pooled(samples: Sequence[Measurement]) -> Mean:
     """Return the means of all figures and the peak of the memory, for each model if there are several."""
     last, p99s = samples[-1], [m.latency.p99_ns for m in samples if m.latency.p99_ns is not None]
-    # the final rounds repeat what a single window of the search may not have told
-    decisive = [m for m in samples if m.round] or samples
     mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
     mean |= {
         "samples": tuple(samples),
@@ -79,8 +64,8 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
         "latency": means([m.latency for m in samples]),
         "breakdown": means([m.breakdown for m in samples]),
         "answers": _fold([m.answers for m in samples], _pool_answers),
-        "stable": all(m.stable for m in decisive),
-        "note": next((m.note for m in decisive if m.note), ""),
+        "stable": all(m.stable for m in samples),
+        "note": next((m.note for m in samples if m.note), ""),
         "requests": sum(m.requests for m in samples),
         "duration_ns": sum(m.duration_ns for m in samples),
         "memory": _fold([m.memory for m in samples], _pool_memory),
@@ -90,6 +75,7 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
         "members": tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
         "throughput_range": interval_of([m.throughput for m in samples]),
         "p99_range": interval_of(p99s),
+        "windows": (),
         "round": 0,
     }
     return Mean(**mean)
