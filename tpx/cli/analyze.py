@@ -11,7 +11,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Event, ModelPlanned, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.files import write_reports
-from tpx.analyzer.reports.tables import for_people, tables_of, write_csv
+from tpx.analyzer.reports.tables import tables_for_people, write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import LoadPoint, Outcome, TrialFailure
@@ -223,9 +223,9 @@ class SearchProgress:
 
 def _print_results(view: ReportView) -> None:
     run, width = view.run, terminal_width()
-    for table in tables_of(view).values():
+    for table in tables_for_people(view):
         if table.rows:
-            print(for_people(table).to_console(width), end="\n\n")
+            print(table.to_console(width), end="\n\n")
     for verdict in (model.verdict for model in view.models):
         print(wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, verdict.caution):

@@ -52,6 +52,8 @@ def change_range(low: float, high: float, places: int = 0) -> str:
         return "unknown"
     if max(abs(low), abs(high)) > LARGEST_PERCENT:
         return f"{ratio(1 + low)} to {ratio(1 + high)}"
+    if any(bound and not round(bound * 100, places) for bound in (low, high)):
+        places += 1  # whether zero is in the interval must show
     return f"{change(low, places).removesuffix('%')} to {change(high, places)}"
 
 

@@ -55,15 +55,15 @@ _PARETO = (
     "On the line, more throughput costs latency. The area of a point is the memory it held, where that is "
     "known."
 )
-_UNCONFIRMED = (
-    " Any point above the line was measured once, by the search; the final rounds do not confirm it."
+_MEASURED_ONCE = (
+    " Any point above the line was measured once, by the search, and not again in the final rounds."
 )
 _ROUNDS = "The best configurations and the default, or each load of the only one, measured again in turns."
 _METHOD = (
     "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
     "A measurement ends with the first window whose throughput is known well enough, or with the last of "
-    "--max-trials. Where there were final rounds, a configuration's figures are the means of its rounds and "
-    "of what the search measured, and \u00b1 is half the width of their 95 % confidence interval. Memory is "
+    "--max-trials. Where there were final rounds, a configuration's figures are the means of its rounds, "
+    "and \u00b1 is half the width of their 95 % confidence interval. Memory is "
     "the greatest value seen under load; energy is that of the whole machine."
 )
 
@@ -170,7 +170,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     sections += section(
         "Trade-offs",
         chart_picture(front),
-        lead=_PARETO + (_UNCONFIRMED if any(r.settled for r in ranking) else ""),
+        lead=_PARETO + (_MEASURED_ONCE if any(r.settled for r in ranking) else ""),
     )
     sections += section(
         "Where the time goes",
