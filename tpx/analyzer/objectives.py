@@ -49,10 +49,10 @@ class MeasuredMetric:
 
     def interval(self, measurement: Measurement) -> Range | None:
         """Return the 95% confidence interval of the true value, from a mean's samples or from batches."""
-        if isinstance(measurement, Mean):
-            return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
         if self.tag == "perf_throughput":
             return measurement.throughput_range
+        if isinstance(measurement, Mean):
+            return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
         found = measurement.p99_range if self.tag == "perf_latency_p99" else None
         return found and Range(low=found.low / NS_PER_MS, high=_to_ms(found.high))
 

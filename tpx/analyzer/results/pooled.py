@@ -1,8 +1,9 @@
 """Pool measurements of one configuration under one load, with the confidence intervals of their means."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from statistics import fmean
+from statistics import fmean, geometric_mean, median
 from typing import TypeGuard, TypeVar
 
 from tpx.analyzer.results.measurement import (
@@ -46,21 +47,33 @@ def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> 
 
 
 def interval_of(values: Sequence[float]) -> Range | None:
-    """Return the 95% confidence interval of the mean of repeated figures; None for fewer than two."""
-    if len(values) < 2:
+    """Return the 95% confidence interval of the geometric mean of repeated figures; None for fewer than two,
+    or if one is not above zero.
+    """
+    if len(values) < 2 or min(values) <= 0:
         return None
-    mean = fmean(values)
-    reach = max(error.reach(ALPHA / 2) for error in mean_error(values))
-    return Range(low=max(0.0, mean - reach), high=mean + reach)
+    logs = [math.log(value) for value in values]
+    mean = fmean(logs)
+    reach = max(error.reach(ALPHA / 2) for error in mean_error(logs))
+    return Range(low=math.exp(mean - reach), high=math.exp(mean + reach))
+
+
+def typical_throughput(measurement: Measurement) -> float:
+    """Return the throughput that conclusions rest on: the median of the windows, if they are known."""
+    windows = measurement.windows
+    return median(w.throughput for w in windows) if windows else measurement.throughput
 
 
 def pooled(samples: Sequence[Measurement]) -> Mean:
-    """Return the means of all figures and the peak of the memory, for each model if there are several."""
+    """Return the means of all figures and the peak of the memory, for each model if there are several.
+
+    The throughput is the geometric mean, so that the ratio of two is the gain that is concluded from them.
+    """
     last, p99s = samples[-1], [m.latency.p99_ns for m in samples if m.latency.p99_ns is not None]
     mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
     mean |= {
         "samples": tuple(samples),
-        "throughput": fmean(m.throughput for m in samples),
+        "throughput": _mean_throughput(samples),
         "latency": means([m.latency for m in samples]),
         "breakdown": means([m.breakdown for m in samples]),
         "answers": _fold([m.answers for m in samples], _pool_answers),
@@ -73,12 +86,17 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
         "cpu_percent": _fold([m.cpu_percent for m in samples], fmean),
         "energy": _fold([m.energy for m in samples], _pool_energy),
         "members": tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
-        "throughput_range": interval_of([m.throughput for m in samples]),
+        "throughput_range": interval_of([typical_throughput(m) for m in samples]),
         "p99_range": interval_of(p99s),
         "windows": (),
         "round": 0,
     }
     return Mean(**mean)
+
+
+def _mean_throughput(samples: Sequence[Measurement]) -> float:
+    values = [typical_throughput(m) for m in samples]
+    return geometric_mean(values) if min(values) > 0 else fmean(values)
 
 
 def _pool_answers(found: Sequence[ResponseFigures]) -> ResponseFigures:

@@ -230,10 +230,9 @@ def contrast_runs(
 
 
 def mean_error(values: Sequence[float]) -> tuple[StandardError, ...]:
-    """Return the errors of the mean of two or more repetitions of a figure, which is not a logarithm."""
+    """Return the errors of the mean of two or more repetitions."""
     found = np.asarray(values)
-    prior = (_WINDOW_VARIANCE + _LOAD_VARIANCE) * float(found.mean()) ** 2
-    variances = moderate(float(found.var(ddof=1)), len(found) - 1, prior)
+    variances = moderate(float(found.var(ddof=1)), len(found) - 1, _WINDOW_VARIANCE + _LOAD_VARIANCE)
     return _errors(variances, 1 / len(found))
 
 
