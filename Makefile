@@ -14,7 +14,7 @@ TORCH := $(if $(PIP_FIND_LINKS),UV_FIND_LINKS=$(PIP_FIND_LINKS),UV_TORCH_BACKEND
 .PHONY: help demo docs bench schema dist containers clean
 .PHONY: unit test test-suite test-text test-all test-soak test-newest test-frontends test-frameworks test-cluster
 .PHONY: test-deploy test-kserve test-container gpu-kit
-.PHONY: soak soak-frontends memory churn fuzz differential onnx check format
+.PHONY: soak soak-frontends memory churn fuzz certainty differential onnx check format
 
 help:
 	@echo "make demo    serve the example models, measure one, search its best configuration (under 3 minutes)"
@@ -30,6 +30,7 @@ help:
 	@echo "make soak-frontends  two frontends, one of them killed every 30 s, under requests for ten minutes; SOAK_SECONDS as above"
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
 	@echo "make churn   32 threads load and unload models for a minute while others ask them"
+	@echo "make certainty  a thousand simulated searches on each of three machines: how often verdicts are wrong (4 minutes)"
 	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
 	@echo "make onnx    all 2033 model tests of the onnx package, served and compared; make test asks a sample of the operators"
 	@echo "make check   format, lint, types, layers"
@@ -140,6 +141,9 @@ test-cluster: $(VENV)/.test
 fuzz: $(VENV)/.test
 	-$(INSTALL) --only-binary :all: -e '.[fuzz]'
 	$(BIN)/python tools/fuzz.py $(FUZZ)
+
+certainty: $(VENV)/.test
+	$(BIN)/python tools/certainty.py
 
 soak: $(VENV)/.test
 	SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q tests/soak/test_soak.py

@@ -49,6 +49,8 @@ class Option:
     """Heading in the help; by default that of its group."""
     metavar: str = ""
     positional: bool = False
+    several: bool = False
+    """True for a tuple field whose flag takes all words up to the next option."""
     comma: bool = False
     """True for a tuple field that also accepts "a,b,c" in one value."""
     parse: Callable[[str], Any] | None = None
@@ -377,7 +379,10 @@ class _Words:
             if word == "--" and options:
                 options = False
             elif options and word.startswith("--"):
-                yield self._match_long(word, words)
+                field, spelling, text = self._match_long(word, words)
+                yield field, spelling, text
+                while field.option.several and words and not words[-1].startswith("-"):
+                    yield field, spelling, words.pop()
             elif options and word.startswith("-") and len(word) > 1:
                 yield self._match_short(word, words)
             elif positionals:
@@ -431,6 +436,6 @@ class _Words:
         boolean = field.item_type is bool or field.option.counted
         if boolean and not (words and words[-1].lower() in TRUE_WORDS | FALSE_WORDS):
             return "true"
-        if not words:
+        if not words or (field.option.several and words[-1].startswith("-")):
             raise UsageError(f"Missing value for option '{name}'")
         return words.pop()

@@ -39,7 +39,7 @@ class SlowReplay(OfflineRunner):
         self._log = os.open(directory / "measured.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._pause_s = pause_s
 
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         found = await super().measure(load)
         await asyncio.sleep(self._pause_s)
         os.write(self._log, f"{found.variant} {found.load}\n".encode())

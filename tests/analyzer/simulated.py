@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tpx.analyzer.results.measurement import (
@@ -21,8 +22,10 @@ from tpx.analyzer.results.measurement import (
     Measurement,
     MemoryUse,
     Variant,
+    WindowFigures,
 )
 from tpx.analyzer.runners.answers import Answers
+from tpx.analyzer.trial import ROUND_WINDOWS
 from tpx.errors import MeasurementError
 
 _GPU_BYTES = 80_000_000_000
@@ -89,7 +92,13 @@ class Noise:
     """What makes measurements of the same thing differ."""
 
     spread: float = 0.0
-    """Standard deviation of the logarithm of a throughput."""
+    """Standard deviation of the logarithm of a window's throughput."""
+    load: float = 0.0
+    """The same between loads of a configuration."""
+    common: float = 0.0
+    """The same between final rounds, for all configurations alike."""
+    step: float = 0.0
+    """The same of each step of a random walk from measurement to measurement."""
     drift: float = 0.0
     """By how much the machine is faster and slower in turn, as a share."""
     drift_period_s: float = 600.0
@@ -115,7 +124,10 @@ class SimulatedServer:
         self._chance = random.Random(f"simulated server {seed}")
         self._measurement_s = measurement_s
         self._startup_s = startup_s
-        self._served = ""
+        self._served = ("", 0)
+        self._loaded = 0.0
+        self._walk = 0.0
+        self._rounds: dict[int, float] = {}
         self.now_s = 0.0
 
     def truth(self, variant: Variant, load: LoadPoint) -> float:
@@ -128,13 +140,22 @@ class SimulatedServer:
 
     def measure(self, variant: Variant, load: LoadPoint, number: int = 0) -> Measurement:
         """A measurement, as a runner makes it; `number` is its round."""
-        cost_s = self._measurement_s + (self._startup_s if self._served != variant.name else 0.0)
-        self._served = variant.name
+        noise, windows = self._noise, ROUND_WINDOWS if number else 1
+        cost_s = windows * self._measurement_s
+        if self._served != (variant.name, number):
+            cost_s += self._startup_s
+            self._served, self._loaded = (variant.name, number), self._draw(noise.load)
         self.now_s += cost_s
         instances, batch_size = self._size_of(variant)
         angle = 2 * math.pi * self.now_s / self._noise.drift_period_s
-        factor = math.exp(self._chance.gauss(0.0, self._noise.spread)) if self._noise.spread else 1.0
-        throughput = self.truth(variant, load) * factor * (1 + self._noise.drift * math.sin(angle))
+        if number and number not in self._rounds:
+            self._rounds[number] = self._draw(noise.common)
+        self._walk += self._draw(noise.step)
+        level = self._loaded + self._walk + self._rounds.get(number, 0.0)
+        factors = [math.exp(level + self._draw(noise.spread)) for _ in range(windows)]
+        factor = fmean(factors)
+        steady = self.truth(variant, load) * (1 + noise.drift * math.sin(angle))
+        throughput = steady * factor
         latency_ns = round(load.value * load.batch_size / throughput * 1e9)
         power_w = self.surface.power_w(instances, batch_size, load.value * load.batch_size)
         memory = instances * (self.surface.instance_bytes + batch_size * self.surface.batch_bytes)
@@ -149,21 +170,31 @@ class SimulatedServer:
                     load=own,
                     throughput=self.truth(member, own) * factor,
                     latency=Latency(p99_ns=latency_ns, avg_ns=latency_ns),
+                    windows=tuple(
+                        WindowFigures(
+                            throughput=self.truth(member, own) * each,
+                            latency=Latency(p99_ns=latency_ns, avg_ns=latency_ns),
+                        )
+                        for each in factors
+                        if number
+                    ),
                 )
                 for member, own in zip(variant.members, load.members, strict=False)
             ),
-            latency=Latency(
-                avg_ns=latency_ns,
-                p50_ns=latency_ns,
-                p90_ns=round(latency_ns * 1.1),
-                p95_ns=round(latency_ns * 1.15),
-                p99_ns=round(latency_ns * 1.25),
+            latency=_latencies(latency_ns),
+            windows=tuple(
+                WindowFigures(throughput=steady * own, latency=_latencies(round(latency_ns * factor / own)))
+                for own in factors
+                if number
             ),
-            duration_ns=round(self._measurement_s * 1e9),
+            duration_ns=round(windows * self._measurement_s * 1e9),
             cost_ns=round(cost_s * 1e9),
             memory=MemoryUse(rss_bytes=memory),
             gpus=(GpuUse(uuid="GPU-0", used_bytes=memory, total_bytes=_GPU_BYTES, power_w=power_w),),
         )
+
+    def _draw(self, spread: float) -> float:
+        return self._chance.gauss(0.0, spread) if spread else 0.0
 
     def _size_of(self, variant: Variant) -> tuple[int, int]:
         """What memory and power are counted by: all instances, and the largest batch."""
@@ -186,6 +217,16 @@ class SimulatedServer:
         batch_size = int(variant.delta.get("max_batch_size", batch_size))
         batched = variant.delta.get("dynamic_batching", None if not variant.is_default else {})
         return instances, max(1, batch_size) if batched is not None else 1
+
+
+def _latencies(latency_ns: int) -> Latency:
+    return Latency(
+        avg_ns=latency_ns,
+        p50_ns=latency_ns,
+        p90_ns=round(latency_ns * 1.1),
+        p95_ns=round(latency_ns * 1.15),
+        p99_ns=round(latency_ns * 1.25),
+    )
 
 
 class OfflineRunner:
@@ -211,7 +252,7 @@ class OfflineRunner:
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         self._prepared = configuration.variant if configuration else None
 
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         if self._prepared is None:
             raise MeasurementError("no configuration is prepared")
         return self._measure(self._prepared, load)

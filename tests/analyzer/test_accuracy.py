@@ -48,7 +48,7 @@ class Runner:
     async def prepare(self, configuration: Configuration | None, directory: Path) -> None:
         self._name = configuration.variant.name if configuration else ""
 
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         self.measured.append(self._name)
         return Measurement(variant=self._name, load=load, throughput=1.0)
 

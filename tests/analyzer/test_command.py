@@ -95,9 +95,9 @@ def test_a_verdict_that_is_borderline_is_not_satisfied_either(replay: Replay) ->
     assert exit_status(run, [borderline], ("satisfied",)) is Exit.OBJECTIVE_MISSED
 
 
-def test_an_inconclusive_verdict_fails_where_a_conclusive_one_is_required(replay: Replay) -> None:
+def test_an_undecided_verdict_fails_where_a_conclusive_one_is_required(replay: Replay) -> None:
     run = replay(run_config_search_max_instance_count=1)
-    verdict = replace(judge(run.models[0], run.started.goals), finding=Finding.INCONCLUSIVE)
+    verdict = replace(judge(run.models[0], run.started.goals), finding=Finding.UNDECIDED)
     assert exit_status(run, [verdict]) is Exit.OK
     assert exit_status(run, [verdict], ("satisfied",)) is Exit.OK
     assert exit_status(run, [verdict], ("conclusive",)) is Exit.INCONCLUSIVE

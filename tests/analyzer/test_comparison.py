@@ -64,7 +64,7 @@ def write_run(
                     )
                 )
             )
-            for rate in rates:
+            for number, rate in enumerate(rates):  # after the search, every other one is a final round
                 value = rate * factor
                 journal.append(
                     Measured(
@@ -72,6 +72,7 @@ def write_run(
                         measurement=Measurement(
                             variant=name,
                             load=LoadPoint(value=4),
+                            round=number,
                             throughput=value,
                             latency=Latency(p99_ns=round(4e9 / value)),
                             throughput_range=None
@@ -88,8 +89,16 @@ def read(path: Path) -> Run:
     return Run.from_records(read_last_run(path))
 
 
-def findings(before: Path, after: Path) -> set[str]:
-    found = compare_runs(read(before), read(after), Strictness())
+def runs_of(place: Path, *factors: float) -> list[Run]:
+    """Runs of the same thing, each faster by another factor."""
+    return [
+        read(write_run(place / str(number), rates=tuple(rate * factor for rate in RATES)))
+        for number, factor in enumerate(factors)
+    ]
+
+
+def findings(before: list[Run], after: list[Run], strictness: Strictness | None = None) -> set[str]:
+    found = compare_runs(before, after, strictness or Strictness())
     return {pair.difference.finding for pair in found.pairs}
 
 
@@ -97,64 +106,61 @@ def slower(share: float) -> tuple[float, ...]:
     return tuple(rate * (1 - share) for rate in RATES)
 
 
-def test_a_run_is_the_same_as_itself(tmp_path: Path) -> None:
-    before = write_run(tmp_path / "a")
-    found = compare_runs(read(before), read(before), Strictness())
-    assert {pair.difference.finding for pair in found.pairs} == {"same"}
-    assert len(found.pairs) == 6  # two configurations and what is recommended, two figures each
+def test_one_run_on_each_side_is_never_a_verdict(tmp_path: Path) -> None:
+    (before,), (after,) = runs_of(tmp_path / "a", 1.0), runs_of(tmp_path / "b", 0.5)
+    for pair in ([before], [before]), ([before], [after]):
+        found = compare_runs(*pair, Strictness())
+        assert {pair.difference.finding for pair in found.pairs} == {"undecided"}
+        assert len(found.pairs) == 6  # two configurations and what is recommended, two figures each
+    assert found.pairs[0].difference.relative == pytest.approx(-0.5)
 
 
-def test_a_tenth_less_is_worse_and_a_tenth_more_better(tmp_path: Path) -> None:
-    before, after = write_run(tmp_path / "a"), write_run(tmp_path / "b", rates=slower(0.1))
-    assert findings(before, after) == {"worse"}
-    assert findings(after, before) == {"better"}
+def test_three_runs_before_tell_by_how_much_runs_differ(tmp_path: Path) -> None:
+    before = runs_of(tmp_path / "a", 1.0, 1.01, 0.99)
+    assert findings(before, runs_of(tmp_path / "b", 0.7)) == {"worse"}
+    assert findings(before, runs_of(tmp_path / "c", 1.4, 1.41)) == {"better"}
+    assert findings(before, runs_of(tmp_path / "d", 0.95)) == {"undecided"}
+    assert findings(before, runs_of(tmp_path / "e", 1.0), Strictness(min_effect=0.3)) == {"same"}
+    noisy = runs_of(tmp_path / "f", 0.6, 1.0, 1.5)
+    assert findings(noisy, runs_of(tmp_path / "g", 0.7)) == {"undecided"}
 
 
-def test_a_difference_within_the_noise_is_none(tmp_path: Path) -> None:
-    before = write_run(tmp_path / "a", rates=(800.0, 1200.0, 1000.0))
-    after = write_run(tmp_path / "b", rates=(720.0, 1080.0, 900.0))
-    assert findings(before, after) == {"same"}
-
-
-def test_a_sure_difference_that_is_too_small_to_matter_is_none(tmp_path: Path) -> None:
-    tight = (1000.0, 1000.1, 999.9, 1000.0)
-    before = write_run(tmp_path / "a", rates=tight)
-    after = write_run(tmp_path / "b", rates=tuple(rate * 0.99 for rate in tight))
-    assert findings(before, after) == {"same"}
-
-
-def test_single_measurements_are_judged_by_their_intervals(tmp_path: Path) -> None:
-    before = write_run(tmp_path / "a", rates=(1000.0,), spread=0.01)
-    after = write_run(tmp_path / "b", rates=(900.0,), spread=0.01)
-    wide = write_run(tmp_path / "c", rates=(900.0,), spread=0.3)
-    bare = write_run(tmp_path / "d", rates=(900.0,))
-    assert "worse" in findings(before, after)
-    assert findings(before, wide) == {"same"}
-    assert findings(before, bare) == {"same"}
+def test_what_is_recommended_is_a_comparison_of_its_own(tmp_path: Path) -> None:
+    """Its correction is that of two figures, however many configurations there are."""
+    found = compare_runs(runs_of(tmp_path / "a", 1.0, 1.01, 0.99), runs_of(tmp_path / "b", 0.7), Strictness())
+    assert {p.difference.contrast.comparisons for p in found.pairs if p.role} == {2}
+    assert {p.difference.contrast.comparisons for p in found.pairs if not p.role} == {4}
 
 
 def test_configurations_are_the_same_by_their_text(tmp_path: Path) -> None:
     before = write_run(tmp_path / "a")
     renamed = {"m_config_default": "text of m_config_0", "m_config_0": "another"}
     after = write_run(tmp_path / "b", texts=renamed)
-    found = compare_runs(read(before), read(after), Strictness())
+    found = compare_runs([read(before)], [read(after)], Strictness())
     assert {(p.before, p.after) for p in found.pairs if not p.role} == {("m_config_0", "m_config_default")}
     assert (found.only_before, found.only_after) == (("m_config_default",), ("m_config_0",))
 
 
-def test_the_gate_fails_with_five_only_where_something_became_worse(
+def test_the_gate_fails_with_five_for_worse_and_seven_for_undecided(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before, after = write_run(tmp_path / "a"), write_run(tmp_path / "b", rates=slower(0.1))
-    assert main(["compare", str(before), str(tmp_path / "b"), "--json", str(tmp_path / "out.json")]) == 5
+    baseline = [
+        str(write_run(tmp_path / f"a{n}", rates=slower(share))) for n, share in enumerate((0, 0.01, -0.01))
+    ]
+    after = write_run(tmp_path / "b", rates=slower(0.4))
+    words = ["compare", str(after), "--baseline", *baseline, "--json", str(tmp_path / "out.json")]
+    assert main(words) == 5
     out = capsys.readouterr().out
     assert "m_config_0 (recommended)" in out
-    assert "6 worse, 0 better" in out
+    assert "6 worse (6 figures compared)" in out
     content = json.loads((tmp_path / "out.json").read_text())
     assert {entry["finding"] for entry in content["compare"]} == {"worse"}
-    assert main(["compare", str(after), str(before)]) == 0
-    assert main(["compare", str(after), str(after), "--all"]) == 0
-    assert "No significant difference (6 figures compared" in capsys.readouterr().out
+    faster = write_run(tmp_path / "c", rates=slower(-0.5))
+    assert main(["compare", str(faster), "--baseline", *baseline]) == 0
+    capsys.readouterr()
+    assert main(["compare", baseline[0], str(after)]) == 7
+    assert capsys.readouterr().out.startswith("Undecided: one run, or two, do not tell how runs differ")
+    assert main(["compare", baseline[0], str(after), "--undecided", "pass"]) == 0
 
 
 def test_only_what_both_runs_recommend_is_called_recommended(
@@ -162,8 +168,8 @@ def test_only_what_both_runs_recommend_is_called_recommended(
 ) -> None:
     sure = write_run(tmp_path / "a")
     # the gain of the best was not measured again, though final rounds were planned
-    unsure = write_run(tmp_path / "b", rates=slower(0.1), final_rounds=5)
-    assert main(["compare", str(sure), str(unsure), "--json", str(tmp_path / "out.json")]) == 5
+    unsure = write_run(tmp_path / "b", rates=(900.0,), final_rounds=5)
+    assert main(["compare", str(sure), str(unsure), "--json", str(tmp_path / "out.json")]) == 7
     out = capsys.readouterr().out
     assert "m_config_0 (best)" in out
     assert "recommended" not in out
@@ -175,7 +181,7 @@ def test_only_what_both_runs_recommend_is_called_recommended(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "takes two runs, got 0"),
+        ([], "takes two runs, or some after --baseline RUN RUN RUN; got 0"),
         (["{a}", "/nowhere/at/all"], "no run found"),
         (["{a}", "{a}", "--alpha=0.7"], "--alpha. The value must be in range (0, 0.5)"),
         (["{a}", "{a}", "--min-effect=-1%"], "--min-effect"),
@@ -198,7 +204,7 @@ def test_what_is_recommended_is_compared_and_not_what_ranks_first(replay: Callab
         for name, throughput in (("default", 100.0), ("0", 150.0), ("1", 151.0))
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=2)
-    pairs = compare_runs(run, run, Strictness()).pairs
+    pairs = compare_runs([run], [run], Strictness()).pairs
     assert {(p.before, p.after) for p in pairs if p.role == "recommended"} == {
         ("alexnet_config_0", "alexnet_config_0")
     }

@@ -1,5 +1,6 @@
 """What the final rounds allow to be said, as figures and as sentences."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -20,11 +21,13 @@ from tpx.analyzer.results.measurement import (
     MemoryUse,
     Range,
     ResponseFigures,
+    TrialFailure,
     Variant,
+    WindowFigures,
 )
 from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.results.run import ModelRun, VariantRun
-from tpx.analyzer.verdict import Finding, ModelVerdict, judge
+from tpx.analyzer.verdict import Finding, ModelVerdict, article, judge
 
 QUIET = HostUse(load_average=0.5, cores=8, steal_percent=0.0, other_percent=1.0)
 BUSY = HostUse(load_average=22.0, cores=8, steal_percent=0.0, other_percent=60.0)
@@ -54,6 +57,12 @@ def variant(
             round=number,
             memory=MemoryUse(rss_bytes=memory_mb * 1_000_000),
             host=host,
+            cost_ns=4_000_000_000,
+            windows=tuple(
+                WindowFigures(throughput=throughput * share, latency=Latency(p99_ns=round(p99 * 1e6)))
+                for share in (0.999, 1.0, 1.001)
+                if number
+            ),
         )
 
     return VariantRun(
@@ -83,8 +92,8 @@ def test_a_gain_is_said_with_its_interval_and_by_the_repetitions() -> None:
     )
     assert found.finding is Finding.BETTER
     assert found.sentence == (
-        "In 2 measurements across 2 configurations, `m_config_0` gives 160 infer/s, a 60% gain [54, 66] "
-        "over the default configuration (100 infer/s)"
+        "In 2 measurements across 2 configurations, `m_config_0` gives 160 infer/s, a 60% gain "
+        "(99% interval 1.5x to 1.8x, 3 rounds) over the default configuration (100 infer/s)"
     )
 
 
@@ -101,13 +110,15 @@ def test_what_was_only_searched_ranks_below_what_was_repeated() -> None:
     assert [r.name for r in found.ranking] == ["m_config_0", "m_config_1", "m_config_default"]
 
 
-def test_of_a_tie_the_cheapest_is_recommended() -> None:
+def test_of_those_that_are_certainly_as_good_the_cheapest_is_recommended() -> None:
     best = variant("4", [201, 203, 202], instances=5)
     cheaper = variant("1", [200, 202, 203], instances=2)
     found = verdict(variant("default", [100, 101, 99]), cheaper, best)
     assert found.best is not None
     assert found.best.name == "m_config_1"
-    assert found.detail.endswith("tied with: m_config_4; recommended: the cheapest of them")
+    assert found.detail.endswith(
+        "not told apart from: m_config_4; recommended: the cheapest that is certainly within 5% of the best"
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,19 +143,35 @@ def test_what_surely_loses_to_the_default_is_not_recommended_for_being_cheap() -
     found = verdict(
         variant("default", [100, 101, 100], instances=2),
         variant("0", [90, 91, 90], instances=1),
-        variant("1", [60, 180, 110], instances=4),
+        variant("1", [160, 161, 159], instances=4),
     )
-    assert found.conclusion is not None
-    assert found.conclusion.recommended.name != "m_config_0"
+    assert found.recommended == "m_config_1"
 
 
 def test_a_default_as_good_as_the_best_stays() -> None:
-    found = verdict(variant("default", [100, 101, 99]), variant("0", [100.5, 101, 99.5], instances=2))
-    assert found.finding is Finding.DEFAULT
+    found = verdict(variant("default", [100, 101, 99] * 2), variant("0", [100.5, 101, 99.5] * 2, instances=2))
+    assert (found.finding, found.badge) == (Finding.DEFAULT, "Default is as good as the best")
     assert found.sentence.endswith("the default configuration is as good as the best: 100 infer/s")
+    best = verdict(variant("default", [100, 101, 99]), variant("0", [80, 81, 79], instances=2))
+    assert (best.finding, best.badge) == (Finding.DEFAULT, "Default is best")
+    assert best.sentence.endswith("the default configuration is best: 100 infer/s")
 
 
-def test_a_difference_that_is_certain_is_no_tie() -> None:
+def test_what_was_not_shown_to_be_worse_than_the_best_is_not_as_good_as_it() -> None:
+    """The default at half the rate of another, on a machine that was loaded."""
+    slow, fast = variant("default", [4770, 5200, 2900]), variant("4", [9840, 4100, 8200], instances=5)
+    found = verdict(slow, fast)
+    assert (found.finding, found.badge, found.tone) == (Finding.UNDECIDED, "Undecided", "warn")
+    assert found.recommended == "m_config_default"
+    assert found.sentence.endswith(
+        "nothing was shown to beat the default configuration, which stays for now: 4,160 infer/s; "
+        "best measured: `m_config_4`, 6,920 infer/s, undecided: too noisy to bound within 50%"
+    )
+    assert re.search(r"about \d+ rounds in all would decide, .* more$", found.detail)
+    assert found.caution.startswith("Keep the default for now.")
+
+
+def test_what_is_certainly_better_is_recommended_though_it_costs_more() -> None:
     found = verdict(
         variant("default", [100, 101, 99]),
         variant("0", [190, 191, 190], instances=2),
@@ -152,54 +179,67 @@ def test_a_difference_that_is_certain_is_no_tie() -> None:
     )
     assert found.best is not None
     assert found.best.name == "m_config_1"
-    assert found.conclusion is not None
-    assert found.conclusion.tied == ()
+    assert found.alike == ()
 
 
-def test_a_gain_that_may_be_none_is_inconclusive() -> None:
-    wild = variant("0", [200, 90, 130], instances=1, memory_mb=100)
-    found = verdict(variant("default", [100, 101, 99]), wild)
-    assert found.finding is Finding.INCONCLUSIVE
-    assert "no configuration is certain to be better than the default: for `m_config_0`, the gain is +" in (
-        found.sentence
+def test_a_gain_that_may_be_none_is_undecided_with_its_interval_and_what_would_decide() -> None:
+    found = verdict(variant("default", [100, 103, 98]), variant("0", [104, 110, 103], memory_mb=100))
+    assert found.finding is Finding.UNDECIDED
+    assert found.sentence.endswith(
+        "nothing was shown to beat the default configuration, which stays for now: 100 infer/s; "
+        "best measured: `m_config_0`, 106 infer/s, undecided: +5% (95% interval -2 to 13%, 3 rounds)"
     )
-    assert "tied with: m_config_" in found.detail
-    assert "recommended" not in found.detail
-    assert found.caution.startswith("Measure again on a quiet machine")
+    assert found.detail.endswith("; about 6 rounds in all would decide, 24 s more")
+    assert found.gain_percent == 0
 
 
 @pytest.mark.parametrize("rounds", [[], [90]])
-def test_a_gain_that_no_two_final_rounds_have_seen_is_the_searchs_alone(rounds: list[float]) -> None:
+@pytest.mark.parametrize("planned", [0, 6])
+def test_a_gain_that_no_two_final_rounds_have_seen_is_undecided(rounds: list[float], planned: int) -> None:
     variants = (variant("default", rounds, searched=100), variant("0", rounds, searched=186))
-    model = ModelRun(model="m", variants=variants, decisions=(), final_rounds=5)
-    found = judge(model, Goals())
-    assert found.finding is Finding.INCONCLUSIVE
+    found = judge(ModelRun(model="m", variants=variants, decisions=(), final_rounds=planned), Goals())
+    assert (found.finding, found.recommended) == (Finding.UNDECIDED, "m_config_default")
+    assert found.candidate is not None
+    assert found.candidate.name == "m_config_0"
     assert found.sentence.endswith(
-        "for `m_config_0`, only the search found the gain of 86%: "
-        f"both were measured again in {len(rounds)} of 5 final rounds"
+        "best measured: `m_config_0`, 186 infer/s, measured once, not again in final rounds (+86%)"
     )
-    assert found.caution.startswith("Measure again on a quiet machine, or longer")
-    assert judge(replace(model, final_rounds=0), Goals()).finding is Finding.BETTER
 
 
-def test_a_gain_over_a_default_that_failed_its_final_rounds_is_the_searchs_alone() -> None:
+def test_a_gain_over_a_default_that_failed_its_final_rounds_is_undecided() -> None:
     variants = (
         variant("default", [], searched=100),
         variant("0", [150, 151]),
         variant("1", [140, 141]),
     )
     found = judge(ModelRun(model="m", variants=variants, decisions=(), final_rounds=5), Goals())
-    assert found.finding is Finding.INCONCLUSIVE
-    assert "measured again in 0 of 5 final rounds" in found.inconclusive
+    assert found.finding is Finding.UNDECIDED
+    assert "measured once, not again in final rounds" in found.sentence
 
 
-def test_a_small_gain_on_a_busy_machine_is_not_believed_and_a_large_one_is() -> None:
+def test_what_the_budget_left_out_is_named_if_it_measured_higher() -> None:
+    found = verdict(
+        variant("default", [100, 101, 99]),
+        variant("0", [150, 151, 149]),
+        variant("1", [], searched=900),
+        variant("2", [], searched=140),
+    )
+    assert found.recommended == "m_config_0"
+    assert [r.name for r in found.left_out] == ["m_config_1"]
+    assert "; measured higher, but only once: `m_config_1` (900 infer/s)" in found.detail
+
+
+def test_a_busy_machine_is_told_beside_a_large_gain() -> None:
     busy_default = variant("default", [100, 100.5, 99.5], host=BUSY)
-    small = verdict(busy_default, variant("0", [104, 104.3, 103.7], host=BUSY))
-    assert small.finding is Finding.INCONCLUSIVE
     large = verdict(busy_default, variant("0", [160, 161, 159], host=BUSY))
     assert large.finding is Finding.BETTER
     assert "The machine was not quiet: other programs took 60%" in large.caution
+
+
+def test_one_noisy_configuration_is_no_drift_of_the_machine() -> None:
+    found = verdict(variant("default", [100, 101, 99]), variant("0", [200, 90, 130]))
+    assert found.conclusion is not None
+    assert found.conclusion.noise == ()
 
 
 def test_steal_and_drift_are_noise() -> None:
@@ -225,7 +265,8 @@ def test_a_constraint_within_the_scatter_is_borderline() -> None:
 def test_repetitions_that_break_a_constraint_take_a_configuration_out() -> None:
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     lucky = variant("0", [200, 201, 202], p99_ms=[9.9, 14.0, 15.0])
-    found = verdict(variant("default", [100, 101, 99], p99_ms=[5, 5, 5]), lucky, goals=goals)
+    other = variant("1", [90, 91, 89], p99_ms=[5, 5, 5], instances=2)
+    found = verdict(variant("default", [100, 101, 99], p99_ms=[5, 5, 5]), lucky, other, goals=goals)
     assert found.finding is Finding.DEFAULT
 
 
@@ -235,9 +276,10 @@ def test_several_objectives_are_one_gain() -> None:
     )
     fast = variant("0", [100, 100, 100], p99_ms=[5.0, 5.0, 5.0])
     found = verdict(variant("default", [100, 100, 100], p99_ms=[20.0, 20.0, 20.0]), fast, goals=goals)
-    assert "100% better than the default configuration at maximizing throughput and minimizing p99" in (
+    assert "better than the default configuration at maximizing throughput and minimizing p99" in (
         found.sentence
     )
+    assert found.gain_percent == pytest.approx(100)
 
 
 def test_a_models_own_goals_decide() -> None:
@@ -248,32 +290,29 @@ def test_a_models_own_goals_decide() -> None:
     )
 
 
-def test_what_ties_with_the_best_only_for_being_noisy_is_passed_over() -> None:
-    noisy = variant("0", [150, 85, 140, 95, 120])
-    sure = variant("1", [120, 121, 119, 120, 121], instances=4)
-    found = verdict(variant("default", [100, 101, 99, 100, 100]), noisy, sure)
+def test_what_is_near_the_best_only_for_being_noisy_is_passed_over() -> None:
+    noisy = variant("0", [150, 130, 118, 140, 125, 110])
+    sure = variant("1", [130, 131, 129, 130, 131, 130], instances=4)
+    found = verdict(variant("default", [100, 101, 99, 100, 100, 100]), noisy, sure)
     assert (found.finding, found.best and found.best.name) == (Finding.BETTER, "m_config_1")
-    assert found.detail.endswith(
-        "m_config_0; recommended: the cheapest of them that is certainly not worse than the default"
-    )
+    assert found.detail.endswith("not told apart from: m_config_0")
 
 
 def test_a_gain_is_one_of_what_is_asked_for_wherever_it_is_told() -> None:
     """Of half the latency at nearly the same throughput nobody should hear that the two are equal."""
     goals = Goals(objectives=(WeightedObjective(tag="perf_latency_p99"),))
-    searched = [
-        replace(variant(name, [throughput], p99_ms=[p99_ms]), repetitions=())
-        for name, throughput, p99_ms in (("default", 100, 20.0), ("0", 99, 10.0))
-    ]
-    found = verdict(*searched, goals=goals)
+    found = verdict(
+        variant("default", [100] * 3, p99_ms=[20.0] * 3),
+        variant("0", [99] * 3, p99_ms=[10.0] * 3),
+        goals=goals,
+    )
     assert found.gain_percent == pytest.approx(100)
     assert found.finding is Finding.BETTER
     assert found.sentence.endswith(
-        "`m_config_0` gives 99.0 infer/s and p99 latency 10.0 ms, 100% better than the default configuration "
-        "at minimizing p99 latency (100 infer/s and p99 latency 20.0 ms)"
+        "`m_config_0` gives 99.0 infer/s and p99 latency 10.0 ms, 100% (99% interval 1.9x to 2.2x, 3 rounds) "
+        "better than the default configuration at minimizing p99 latency "
+        "(100 infer/s and p99 latency 20.0 ms)"
     )
-    model = ModelRun(model="m", variants=tuple(searched), decisions=(), final_rounds=5)
-    assert "only the search found the gain of 100%" in judge(model, goals).sentence
 
 
 def test_repetitions_are_pooled_in_everything_they_measure() -> None:
@@ -299,7 +338,10 @@ def test_repetitions_are_pooled_in_everything_they_measure() -> None:
     assert found.memory == MemoryUse(rss_bytes=90)
     assert found.gpus == (GpuUse(uuid="g", used_bytes=90, total_bytes=90, power_w=60),)
     assert joules_per_inference(found) == pytest.approx(0.6)
-    assert found.throughput_range == Range(low=100.0, high=100.0)
+    # that three agree exactly is chance: measurements of the same thing differ by some percent
+    assert found.throughput_range is not None
+    assert found.throughput_range.low == pytest.approx(94, abs=1)
+    assert found.windows == ()
 
 
 def test_nothing_of_what_there_should_be_little_is_best() -> None:
@@ -336,6 +378,16 @@ def test_goals_of_other_models_are_no_goals_of_this_one() -> None:
     assert not goals.of("m").all_constraints
 
 
+def test_the_ratio_of_the_figures_is_the_gain_beside_them() -> None:
+    """Also where rounds differ by so much that means of figures would not tell the same."""
+    found = verdict(variant("default", [13096, 10925, 5922, 3898]), variant("0", [33836, 25821, 15585, 9987]))
+    assert found.best is not None
+    assert found.default is not None
+    ratio = found.best.figures.throughput / found.default.figures.throughput
+    assert found.gain_percent == pytest.approx((ratio - 1) * 100)
+    assert found.finding is Finding.BETTER
+
+
 def test_a_default_that_misses_a_constraint_only_perhaps_is_cautioned_about() -> None:
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     kept = variant("0", [200, 201, 202], p99_ms=[5.0, 5.1, 5.2])
@@ -349,11 +401,10 @@ def test_a_default_that_misses_a_constraint_only_perhaps_is_cautioned_about() ->
         assert (words in found.caution) == said
 
 
-def test_what_is_cheaper_but_falls_behind_the_default_does_not_take_its_place() -> None:
-    worse = variant("0", [20, 90], instances=1)
-    found = verdict(variant("default", [100, 102], instances=2), worse)
-    assert found.finding is Finding.DEFAULT
-    assert "tied with: m_config_0" in found.detail
+def test_what_is_cheaper_but_perhaps_worse_than_the_default_does_not_take_its_place() -> None:
+    found = verdict(variant("default", [100, 102], instances=2), variant("0", [98, 96], instances=1))
+    assert found.recommended == "m_config_default"
+    assert found.finding is not Finding.CHEAPER
 
 
 def at_load(run: VariantRun, load: int, others: Mapping[int, float]) -> VariantRun:
@@ -367,16 +418,14 @@ def at_load(run: VariantRun, load: int, others: Mapping[int, float]) -> VariantR
     return replace(run, measurements=tuple(searched), repetitions=repetitions)
 
 
-def test_a_gain_between_different_loads_names_them_and_tells_what_is_left_at_equal_load() -> None:
+def test_a_gain_at_another_load_tells_its_price_and_what_is_left_at_equal_load() -> None:
     default = at_load(variant("default", [100, 101, 99]), 4, {8: 99.0})
-    found = verdict(default, at_load(variant("0", [130, 131, 129]), 8, {4: 102.0}))
+    found = verdict(default, at_load(variant("0", [130, 131, 129], p99_ms=[29.0] * 3), 8, {4: 102.0}))
     assert found.sentence.endswith(
-        "`m_config_0` gives 130 infer/s at concurrency 8, a 30% gain over the default configuration "
-        "(100 infer/s at concurrency 4)"
+        "`m_config_0` gives 130 infer/s, a 30% gain (99% interval 20 to 41%, 3 rounds) over the default "
+        "configuration (100 infer/s) at concurrency 8 instead of 4; p99 2.9x"
     )
-    assert "under equal load, measured once each: a tie at concurrency 4 (+2%), +31% at concurrency 8" in (
-        found.detail
-    )
+    assert "under equal load, measured once each: +2% at concurrency 4, +31% at concurrency 8" in found.detail
 
 
 def test_a_default_that_misses_a_limit_at_one_load_counts_where_it_keeps_it() -> None:
@@ -388,17 +437,49 @@ def test_a_default_that_misses_a_limit_at_one_load_counts_where_it_keeps_it() ->
     found = verdict(default, variant("0", [70, 71, 72], p99_ms=[5.0, 5.1, 5.2]), goals=goals)
     assert found.default is not None
     assert found.default.figures is kept
-    assert "the default configuration is best: 110 infer/s" in found.sentence
+    assert "the default configuration, which stays for now: 110 infer/s" in found.sentence
     assert "misses it" not in found.sentence
 
 
-def test_a_variant_that_surely_is_as_good_as_the_default_is_tied_with_it() -> None:
-    found = verdict(variant("default", [100, 101, 99], instances=2), variant("0", [101, 101, 100]))
-    assert found.finding is Finding.TIED
-    assert "`m_config_0` and the default configuration are tied within 5%: 101 infer/s and 100 infer/s" in (
-        found.sentence
+def test_a_variant_that_is_certainly_as_good_as_the_default_and_cheaper_is_recommended() -> None:
+    found = verdict(variant("default", [100, 101, 99] * 2, instances=2), variant("0", [101, 101, 100] * 2))
+    assert (found.finding, found.tone) == (Finding.CHEAPER, "good")
+    assert found.sentence.endswith(
+        "`m_config_0` needs 1 instance instead of 2 and is certainly no more than 5% worse "
+        "(99% interval -3 to 4%, 6 rounds) than the default: 101 infer/s and 100 infer/s"
     )
-    assert found.badge == "Tied with the default"
+    lean = verdict(variant("default", [100, 101, 99] * 2, memory_mb=900), variant("0", [101, 101, 100] * 2))
+    assert "`m_config_0` needs 400 MB less memory and is certainly" in lean.sentence
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [("8%", "an"), ("84%", "an"), ("11%", "an"), ("18%", "an"), ("80%", "an"), ("1%", "a"), ("70%", "a")],
+)
+def test_articles_are_those_of_the_number_as_it_is_read(share: str, text: str) -> None:
+    assert article(share) == text
+
+
+def test_a_badge_over_unstable_or_borderline_figures_is_not_green() -> None:
+    default, better = variant("default", [100, 101, 99]), variant("0", [160, 161, 159])
+    assert verdict(default, better).tone == "good"
+    shaky = tuple(replace(m, stable=False) for m in better.repetitions)
+    assert verdict(default, replace(better, repetitions=shaky)).tone == "warn"
+    goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
+    edge = variant("0", [160, 161, 159], p99_ms=[9.0, 10.5, 9.6])
+    assert verdict(variant("default", [100, 101, 99], p99_ms=[5, 5, 5]), edge, goals=goals).tone == "warn"
+
+
+def test_a_finalist_that_failed_a_round_is_not_recommended() -> None:
+    """It ran twice and then died."""
+    failed = variant("0", [160, 161, 159])
+    failure = TrialFailure(variant="m_config_0", load=LoadPoint(value=8), round=4, reason="it died")
+    found = verdict(
+        variant("default", [100, 101, 99]),
+        replace(failed, failures=(failure,)),
+        variant("1", [130, 131, 129]),
+    )
+    assert found.recommended == "m_config_1"
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_objectives_of_one_of_several_models_are_its_own(tmp_path: Path) -> None
 
     assert load(", objectives: [perf_latency_p99]") < load("")
     assert "at minimizing p99 latency of alexnet and maximizing throughput of b" in sentences[0]
-    assert "gain" in sentences[1]
+    assert "the throughput" in sentences[1]
 
 
 def test_repetitions_of_several_models_are_pooled_model_by_model(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_repetitions_of_several_models_are_pooled_model_by_model(tmp_path: Path)
     assert settled
     for mean in settled:
         means = _means([[m.throughput for m in each.members] for each in mean.samples])
-        assert [m.throughput for m in mean.members] == pytest.approx(means)
+        assert [m.throughput for m in mean.members] == pytest.approx(means, rel=1e-3)
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:

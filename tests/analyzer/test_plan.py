@@ -40,7 +40,7 @@ def test_the_whole_space_is_counted_where_nothing_ends_it_early() -> None:
         "alexnet_config_0",
         "alexnet_config_1",
     ]
-    assert (found.searched, found.repeated, found.complete) == (3 * 4, 5 * 3, True)
+    assert (found.searched, found.repeated, found.complete) == (3 * 4, 6 * 3, True)
 
 
 @pytest.mark.slow
@@ -53,9 +53,9 @@ def test_a_plan_too_long_to_follow_leaves_the_plans_of_later_models_whole() -> N
 @pytest.mark.parametrize(
     ("budget", "max_trials", "time"),
     [
-        (None, None, "about 32 s"),
-        (60.0, None, "about 32 s; the budget of 1 min 00 s may end it sooner"),
-        (None, 2, "32 s if each is stable at once, 47 s if none ever is"),
+        (None, None, "about 1 min 12 s"),
+        (60.0, None, "about 1 min 12 s; the budget of 1 min 00 s may end it sooner"),
+        (None, 2, "1 min 12 s if each is stable at once, 1 min 26 s if none ever is"),
     ],
 )
 def test_a_run_tells_before_it_measures_what_its_plan_counts(
@@ -75,7 +75,7 @@ def test_a_run_tells_before_it_measures_what_its_plan_counts(
         with SearchProgress(quiet=quiet, outlook=lambda search: outlook(search, config)) as progress:
             progress.observe(event)
     assert capsys.readouterr().err == (
-        f"alexnet: at most 12 measurements of 3 configurations and 15 final repetitions, {time}\n"
+        f"alexnet: at most 12 measurements of 3 configurations and 18 final repetitions, {time}\n"
     )
 
 

@@ -97,8 +97,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_table_of_one_that_wa
     records = read_last_run(directory / "run.jsonl")
     measured = [r.measurement for r in records if isinstance(r, Measured)]
     trials = [(m.variant, m.load, m.round) for m in measured]
-    assert len(trials) == len(set(trials)) == 41 + 4 * 2
-    assert len((directory / "measured.log").read_text().splitlines()) <= 41 + 4 * 2 + kills
+    assert len(trials) == len(set(trials)) >= 41 + 4 * 2
+    assert len((directory / "measured.log").read_text().splitlines()) <= len(trials) + kills
     undisturbed = Run.from_records(read_last_run(whole / "run.jsonl"))
     again = Run.from_records(records)
     assert again.models[0].decisions == undisturbed.models[0].decisions

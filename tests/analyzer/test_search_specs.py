@@ -192,7 +192,7 @@ def test_a_name_stands_for_one_change_whichever_search_gave_it(tmp_path: Path) -
 
 def test_variants_of_an_ensemble_are_compared_by_those_of_its_steps(tmp_path: Path) -> None:
     whole = run(config("ens", run_config_search_max_concurrency=8, final_rounds=0), tmp_path)
-    compared = {p.before for p in compare_runs(whole, whole, Strictness()).pairs}
+    compared = {p.before for p in compare_runs([whole], [whole], Strictness()).pairs}
     assert compared == {v.variant.name for v in whole.models[0].measured}
 
 

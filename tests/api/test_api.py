@@ -129,12 +129,16 @@ def test_what_cannot_be_measured_is_an_error(server: tpx.RunningServer) -> None:
         tpx.measure(server, "identity", concurency=1)
 
 
-def test_two_runs_are_compared_at_the_loads_that_both_have(run: tpx.PerfRun, tmp_path: Path) -> None:
+def test_runs_are_compared_at_the_loads_that_all_have(run: tpx.PerfRun, tmp_path: Path) -> None:
     found = tpx.compare(run, run)
-    assert found.verdict == "same"
+    assert (found.verdict, found.more_s > 0) == ("undecided", True)  # one run on each side
     kept = tmp_path / "baseline.json"
     kept.write_text(run.to_json())
-    assert tpx.compare(kept, run).verdict == "same"
+    assert tpx.compare(kept, run).verdict == "undecided"
+    several = tpx.compare([run, kept, run], [run], min_effect=1000)
+    assert (several.verdict, several.more_s) == ("same", 0)
+    with pytest.raises(UsageError, match="there is no run before"):
+        tpx.compare([], run)
     with pytest.raises(UsageError, match=r"cannot read .*nothing\.json"):
         tpx.compare(tmp_path / "nothing.json", run)
     kept.write_text("{")

@@ -53,11 +53,12 @@ def test_a_gate_writes_a_baseline_compares_with_it_and_fails_on_a_missed_objecti
 ) -> None:
     quick = ("--concurrency", 1, "--interval-ms", 100, "--windows", 1, "--min-effect", 1000)
     words = (repository, "mnist", *quick)
-    assert "wrote baseline.json" in ran("ci_gate.py", *words, "--slo", "errors<=100%", cwd=tmp_path)
-    compared = ran("ci_gate.py", *words, "--slo", "errors<=100%", cwd=tmp_path)
-    assert "against baseline.json: same" in compared
+    assert "wrote 3 runs to baseline" in ran("ci_gate.py", *words, "--slo", "errors<=100%", cwd=tmp_path)
+    once = (*words, "--runs", 1)
+    compared = ran("ci_gate.py", *once, "--slo", "errors<=100%", cwd=tmp_path)
+    assert "against 3 runs in baseline: same" in compared
     assert (tmp_path / "report.html").stat().st_size > 10_000
-    ran("ci_gate.py", *words, "--slo", "p99<1us", cwd=tmp_path, status=4)
+    ran("ci_gate.py", *once, "--slo", "p99<1us", cwd=tmp_path, status=4)
 
 
 def test_the_best_configuration_is_found_and_shown(repository: Path, tmp_path: Path) -> None:

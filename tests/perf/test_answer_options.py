@@ -76,7 +76,7 @@ def test_without_a_range_objectives_are_searched_from_one_upwards() -> None:
         (["--slo-confidence", "0.9"], "--slo-confidence requires --slo"),
         (["--ab-blocks", "5"], "--ab-blocks requires --ab URL1 URL2"),
         (["--alpha", "0.1"], "--alpha requires --ab URL1 URL2 or `tpx perf compare`"),
-        (["--min-effect", "5%"], "--min-effect requires --ab URL1 URL2"),
+        (["--min-effect", "3%"], "--min-effect requires --ab URL1 URL2"),
         (["--ab-blocks", "3"], "Failed to parse --ab-blocks. The value must be >= 4"),
         (
             ["--slo", "p99<1s", "--binary-search", "--concurrency-range", "1:8"],

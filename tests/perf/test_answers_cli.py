@@ -9,7 +9,7 @@ import pytest
 
 from tests.perf.servers import Behaviour, http_server
 from tpx.cli.perf import main
-from tpx.perf.options.words import spread_servers
+from tpx.perf.options.words import read_words
 
 QUICK = ["-m", "net", "--stability", "ci", "-p", "60", "-s", "100"]
 
@@ -44,34 +44,43 @@ def test_an_objective_that_no_load_meets_is_4(capfd: pytest.CaptureFixture[str])
 
 def saved(path: Path, delay_s: float) -> str:
     with http_server(Behaviour(delay_s=lambda _: delay_s)) as url:
-        assert main(["-m", "net", "--request-count", "150", "-u", url, "--json", str(path)]) == 0
+        assert main(["-m", "net", "--request-count", "60", "-u", url, "--json", str(path)]) == 0
     return str(path)
 
 
-def test_compare_finds_the_slower_of_two_runs_and_exits_with_5(
+def test_a_run_slower_than_three_of_a_baseline_is_5_and_two_runs_are_7(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    fast, slow = saved(tmp_path / "a.json", 0.002), saved(tmp_path / "b.json", 0.006)
+    baseline = [saved(tmp_path / f"{number}.json", 0.002) for number in range(3)]
+    fast, slow = baseline[0], saved(tmp_path / "b.json", 0.02)
     capfd.readouterr()
     names = {"--json": "c.json", "--junit": "c.xml", "--markdown": "c.md"}
     files = [word for flag, name in names.items() for word in (flag, str(tmp_path / name))]
-    assert main(["compare", fast, slow, *files]) == 5
+    assert main(["compare", slow, "--baseline", *baseline, *files]) == 5
     out, err = capfd.readouterr()
     assert err == ""
     assert "throughput" in out
     assert "worse" in out
     assert int(ElementTree.parse(tmp_path / "c.xml").getroot().get("failures", "0")) >= 1
-    assert f"against {fast}".replace("_", "\\_") in (tmp_path / "c.md").read_text("utf-8")
+    assert f"against 3 runs ({fast}, ".replace("_", "\\_") in (tmp_path / "c.md").read_text("utf-8")
     found: list[dict[str, Any]] = json.loads((tmp_path / "c.json").read_text())["compare"]
     assert {d["figure"]: d["finding"] for d in found}["p50"] == "worse"
-    assert main(["compare", fast, fast]) == 0
-    assert "No significant difference" in capfd.readouterr().out
+    assert main(["compare", "--baseline", *baseline, "--", slow]) == 5
+    capfd.readouterr()
+    # one run on each side, however different, and a file against itself
+    for words in ([fast, slow], [fast, fast]):
+        assert main(["compare", *words]) == 7
+        assert capfd.readouterr().out.startswith("Undecided: one run, or two, do not tell how runs differ")
+        assert main(["compare", *words, "--undecided", "pass"]) == 0
+        capfd.readouterr()
+    assert main(["compare", fast, "--baseline", fast, fast]) == 99
+    assert f"{fast} is given twice" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["one.json"], "tpx perf compare takes two files, got 1"),
+        (["one.json"], "tpx perf compare takes two runs, or some after --baseline RUN RUN RUN; got 1"),
         (["/no/a.json", "/no/b.json"], "cannot read /no/a.json: No such file or directory"),
         (["a", "b", "--alpha", "2"], "Failed to parse --alpha. The value must be in range (0, 0.5)."),
         (["a", "b", "--foo"], "Invalid long option '--foo'"),
@@ -85,16 +94,9 @@ def test_compare_says_what_is_wrong(
 
 
 def test_ab_takes_all_words_up_to_the_next_option() -> None:
-    assert spread_servers(["--ab", "a:1", "b:2", "-m", "net"]) == ["--ab", "a:1", "--ab", "b:2", "-m", "net"]
-    assert spread_servers(["-m", "net", "--ab", "a:1", "--ab", "b:2"]) == [
-        "-m",
-        "net",
-        "--ab",
-        "a:1",
-        "--ab",
-        "b:2",
-    ]
-    assert spread_servers(["-m", "net"]) == ["-m", "net"]
+    for words in (["--ab", "a:1", "b:2", "-m", "net"], ["-m", "net", "--ab", "a:1", "--ab", "b:2"]):
+        found = read_words(words).config
+        assert (found.comparing.ab, found.target.model) == (("a:1", "b:2"), "net")
 
 
 def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -76,7 +76,7 @@ def test_a_binary_search_answers_no_rate_above_the_knee_of_an_m_d_1_queue(
     async def answer(seed: int) -> float:
         async def measure(level: Level, settings: LevelSettings) -> LevelResult:
             rng = np.random.default_rng((seed, int(level.value)))
-            rows = open_loop(rng, constant(0.005), rate=level.value, servers=1, seconds=30)
+            rows = open_loop(rng, constant(0.005), rate=level.value, servers=1, seconds=60)
             return measured(rows, level, settings)
 
         found = await sweep(levels, settings, measure, asyncio.Event())
@@ -86,6 +86,28 @@ def test_a_binary_search_answers_no_rate_above_the_knee_of_an_m_d_1_queue(
     answers = [asyncio.run(answer(seed)) for seed in range(20)]
     assert sum(value > 165 for value in answers) <= 1
     assert 125 <= np.median(answers) <= 160
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_level_in_doubt_of_a_binary_search_is_measured_longer(seed: int) -> None:
+    """The mean of an M/M/1 queue crosses 15 ms between 150 and 160 requests per second; in windows of a
+    second 130, 140 and 150 are in doubt, and the search ended at 120."""
+    settings = LevelSettings(interval_ms=1000, latency_limit_ms=15)
+    levels = LevelRange(mode="request_rate", start=40, end=200, step=10, binary=True)
+    windows: dict[float, list[int]] = {}
+
+    async def measure(level: Level, settings: LevelSettings) -> LevelResult:
+        rng = np.random.default_rng([seed, int(level.value * 10)])
+        seconds = settings.max_windows * settings.window_ns / 1e9 + 5
+        rows = open_loop(rng, exponential(0.0045), rate=level.value, servers=1, seconds=seconds)
+        windows.setdefault(level.value, []).append(settings.max_windows)
+        return measured(rows, level, settings)
+
+    found = asyncio.run(sweep(levels, settings, measure, asyncio.Event()))
+    assert found.answer == Level("request_rate", 150)
+    assert windows[140] == windows[150] == [10, 40]
+    assert windows[200] == [10]  # overloaded: measuring longer would settle nothing
+    assert [r.level.value for r in found.results] == [40, 200, 120, 160, 140, 150]
 
 
 @pytest.mark.slow

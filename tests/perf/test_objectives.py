@@ -158,6 +158,20 @@ def test_a_mean_is_settled_outside_of_its_uncertainty() -> None:
     assert near.reason == "between 9.00 ms and 10.0 ms; too near the bound to tell"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.0, None, "too few requests to bound it"),
+        (9e6, None, "at least 9.00 ms"),
+        (0.0, 220e6, "at most 220 ms"),
+        (9e6, 12e6, "between 9.00 ms and 12.0 ms"),
+    ],
+)
+def test_a_bound_that_says_nothing_is_not_told(low: float, high: float | None, said: str) -> None:
+    found = assess_interval(one("mean<10ms"), Interval(value=9.5e6, low=low, high=high))
+    assert found.reason == f"{said}; too near the bound to tell"
+
+
 def test_a_maximum_is_that_of_the_requests_seen() -> None:
     assert assess_exact(one("max<10ms"), 9e6).met
     assert assess_exact(one("max<10ms"), 10e6).outcome is Outcome.VIOLATED

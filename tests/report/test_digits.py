@@ -1,8 +1,10 @@
 """One way to write figures for people."""
 
+import math
+
 import pytest
 
-from tpx.report.digits import in_unit, latency, percent, rounded
+from tpx.report.digits import change, change_range, duration, in_unit, latency, rounded
 
 
 @pytest.mark.parametrize(
@@ -45,6 +47,36 @@ def test_a_figure_carries_its_unit() -> None:
     assert in_unit(26430.0, "infer/s") == "26,400 infer/s"
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.468, "+47%"), (-0.03, "-3%"), (0.001, "0%")])
-def test_changes_have_their_sign(share: float, text: str) -> None:
-    assert percent(share) == text
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.468, "+47%"),
+        (-0.03, "-3%"),
+        (0.001, "0%"),
+        (-0.001, "0%"),
+        (6.69, "7.7x"),
+        (-0.6, "0.4x"),
+        (20, "21x"),
+    ],
+)
+def test_changes_have_their_sign_and_large_ones_are_ratios(share: float, text: str) -> None:
+    assert change(share) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (-0.034, 0.16, "-3 to +16%"),
+        (0.003, 0.23, "+0.3 to +23.0%"),
+        (-0.22, 6.69, "0.8x to 7.7x"),
+        (0.6, 1.1, "1.6x to 2.1x"),
+        (-0.999, 12.13, "0.001x to 13x"),
+        (-1.0, math.inf, "unknown"),
+    ],
+)
+def test_an_interval_beyond_half_is_one_of_ratios(low: float, high: float, text: str) -> None:
+    assert change_range(low, high) == text
+
+
+def test_durations_have_the_units_that_they_need() -> None:
+    assert [duration(s * 1e9) for s in (40, 185, 7620)] == ["40 s", "3 min 05 s", "2 h 07 min"]

@@ -7,7 +7,7 @@ order is Model Analyzer's.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
@@ -49,10 +49,10 @@ class MeasuredMetric:
 
     def interval(self, measurement: Measurement) -> Range | None:
         """Return the 95% confidence interval of the true value, from a mean's samples or from batches."""
-        if isinstance(measurement, Mean):
-            return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
         if self.tag == "perf_throughput":
             return measurement.throughput_range
+        if isinstance(measurement, Mean):
+            return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
         found = measurement.p99_range if self.tag == "perf_latency_p99" else None
         return found and Range(low=found.low / NS_PER_MS, high=_to_ms(found.high))
 
@@ -200,6 +200,27 @@ def score(measurement: Measurement, goals: Goals) -> float:
         value = max(value, LEAST.get(measured.unit, 1e-9))
         total += objective.weight * math.log(value) * (1 if measured.better == "higher" else -1)
     return total / sum(objective.weight for objective in goals.objectives)
+
+
+def window_scores(measurement: Measurement, goals: Goals) -> list[float]:
+    """Return the score of each window of a measurement; its own score if its windows are unknown.
+
+    Figures that are not known by window, such as memory, are those of the measurement.
+    """
+    members = measurement.members
+    count = min((len(member.windows) for member in members), default=len(measurement.windows))
+    parts = (
+        replace(measurement, members=tuple(_cut_window(member, number) for member in members))
+        if members
+        else _cut_window(measurement, number)
+        for number in range(count)
+    )
+    return [score(part, goals) for part in parts] or [score(measurement, goals)]
+
+
+def _cut_window(measurement: Measurement, number: int) -> Measurement:
+    window = measurement.windows[number]
+    return replace(measurement, throughput=window.throughput, latency=window.latency)
 
 
 def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:

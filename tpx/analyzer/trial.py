@@ -25,6 +25,9 @@ def may_answer_otherwise(variant: Variant) -> bool:
     return "optimization" in variant.delta or any(map(may_answer_otherwise, variant.members))
 
 
+ROUND_WINDOWS = 3
+"""Windows of a measurement in a final round: their median survives one that was disturbed."""
+
 Known = Callable[[Trial], Outcome | None]
 """Returns the outcome of a trial, or None if there is none yet."""
 Ahead = Callable[[Known], Iterator[tuple[Configuration, Trial]]]
@@ -57,7 +60,10 @@ class Trials(Protocol):
 
 
 class TrialRunner:
-    """Carries out trials sequentially; a configuration stays loaded until another is requested."""
+    """Carries out trials sequentially; a configuration stays loaded until another is requested.
+
+    Each final round loads it anew: loads of one configuration differ, and a round is to show by how much.
+    """
 
     def __init__(
         self,
@@ -81,6 +87,8 @@ class TrialRunner:
         self._repository = repository
         self._interval_s = monitoring_interval_s
         self._served = ""
+        self._round = 0
+        """Final round in which it was loaded; 0 is the search."""
         self.machine = this_machine()
         self.prepared: VariantPrepared | None = None
 
@@ -98,13 +106,13 @@ class TrialRunner:
         self.prepared = None
         variant, load = configuration.variant.name, trial.load
         try:
-            await self._serve(configuration)
+            await self._serve(configuration, trial.round)
             await self._compare_outputs(configuration)
             server = self._runner.server
             host = HostWatch(server.pid if server else None)
             measured_ns = time.perf_counter_ns()
             async with Watch(self._probes, self._interval_s) as watch:
-                measurement = await self._runner.measure(load, one_window=trial.round > 0)
+                measurement = await self._runner.measure(load, windows=ROUND_WINDOWS if trial.round else 0)
             took_ns = time.perf_counter_ns() - measured_ns
         except (UsageError, ServerLost):
             raise
@@ -146,14 +154,17 @@ class TrialRunner:
     async def close(self) -> None:
         await self._runner.close()
 
-    async def _serve(self, configuration: Configuration) -> None:
+    async def _serve(self, configuration: Configuration, number: int) -> None:
+        """Load a configuration unless it is loaded already, in the same final round if it is in one."""
         name = configuration.variant.name
-        if self._served == name:
+        if self._served == name and self._round == number:
             return
-        self._served = ""
         started_ns = time.perf_counter_ns()
+        if self._served == name:
+            await self._runner.prepare(None, self._repository.path)
+        self._served = ""
         done = await self._runner.prepare(configuration, self._repository.write(configuration))
-        self._served = name
+        self._served, self._round = name, number
         if done is not None:
             self.prepared = VariantPrepared(
                 model=configuration.variant.model,
@@ -173,7 +184,7 @@ class TrialRunner:
             if model not in self._reference:
                 await self.default_config(model)
                 self._reference[model] = await self._runner.answers(model)
-                await self._serve(configuration)
+                await self._serve(configuration, self._round)
             answers = await self._runner.answers(model)
             fault = fault or difference(self._reference[model], answers, self._tolerance)
         self._faults[variant.name] = fault

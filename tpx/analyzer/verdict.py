@@ -4,10 +4,10 @@ Every report renders this verdict; none draws its own conclusions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from tpx.analyzer.conclusion import EQUIVALENCE, Conclusion, Gain, conclude
+from tpx.analyzer.conclusion import Conclusion, conclude
 from tpx.analyzer.objectives import (
     ModelConstraint,
     RankedVariant,
@@ -18,12 +18,14 @@ from tpx.analyzer.objectives import (
     limits_of,
     metric,
     rank,
+    score,
     shown,
     unmeasured,
 )
 from tpx.analyzer.results.goals import Goals, Standing
 from tpx.analyzer.results.run import ModelRun
-from tpx.report.digits import latency, percent, rounded
+from tpx.perf.statistics.findings import MARGIN, Contrast
+from tpx.report.digits import change, change_range, duration, latency, ratio, rounded
 from tpx.report.document import Tone
 
 
@@ -31,15 +33,15 @@ class Finding(Enum):
     """The outcome of a search."""
 
     BETTER = "better"
-    """A variant beats the default."""
-    TIED = "tied"
-    """A variant is as good as the default, and is cheaper or slightly better."""
+    """A variant is certainly better than the default."""
+    CHEAPER = "cheaper"
+    """A variant is cheaper than the default, and certainly not worse by more than the margin."""
     DEFAULT = "default"
-    """Nothing beats the default."""
+    """The default is certainly the best, or as good as the best."""
     DEFAULT_FAILS = "default fails"
     """A variant satisfies the constraints; the default does not, or could not be measured."""
-    INCONCLUSIVE = "inconclusive"
-    """The final rounds cannot tell if a variant is better than the default."""
+    UNDECIDED = "undecided"
+    """Nothing was shown to be better than the default, nor that nothing is; the default stays for now."""
     NONE_SATISFIES = "none satisfies"
     NOTHING = "nothing"
     """There is no measurement."""
@@ -47,10 +49,10 @@ class Finding(Enum):
 
 _BADGES: dict[Finding, tuple[str, Tone]] = {
     Finding.BETTER: ("Better configuration found", "good"),
-    Finding.TIED: ("Tied with the default", "neutral"),
+    Finding.CHEAPER: ("Cheaper configuration found", "good"),
     Finding.DEFAULT: ("Default is best", "neutral"),
     Finding.DEFAULT_FAILS: ("Recommended", "good"),
-    Finding.INCONCLUSIVE: ("Inconclusive", "warn"),
+    Finding.UNDECIDED: ("Undecided", "warn"),
     Finding.NONE_SATISFIES: ("No configuration satisfies", "bad"),
     Finding.NOTHING: ("Nothing measured", "bad"),
 }
@@ -67,12 +69,12 @@ class ModelVerdict:
     best: RankedVariant | None = None
     """The recommended configuration, or the one closest to satisfying the constraints."""
     default: RankedVariant | None = None
-    gain_percent: float | None = None
-    """Gain of the best configuration over the default on the objectives, each at its own best load."""
     conclusion: Conclusion | None = None
     """The conclusion from the final rounds; None with fewer than two, which have no interval."""
-    inconclusive: str = ""
-    """Reason why a gain cannot be trusted; empty if it can."""
+    candidate: RankedVariant | None = None
+    """The configuration with the best figures, if it is undecided whether it is better than the default."""
+    why: str = ""
+    """Reason why the outcome is undecided, if the final rounds cannot tell it."""
 
     @property
     def model(self) -> str:
@@ -84,8 +86,9 @@ class ModelVerdict:
         return self.best.name if self.best is not None and self.best.satisfies else ""
 
     @property
-    def tied(self) -> tuple[str, ...]:
-        return self.conclusion.tied if self.conclusion else ()
+    def alike(self) -> tuple[str, ...]:
+        """Finalists that are not told apart from the recommended configuration."""
+        return self.conclusion.alike if self.conclusion else ()
 
     @property
     def limits(self) -> tuple[ModelConstraint, ...]:
@@ -93,22 +96,34 @@ class ModelVerdict:
         return limits_of(self.goals, self.model)
 
     @property
-    def gain(self) -> Gain | None:
-        """The gain of the recommended configuration over the default, with its interval."""
-        return self.conclusion.gain if self.conclusion else None
+    def gain(self) -> Contrast | None:
+        """The gain of the recommended configuration over the default, by the final rounds."""
+        conclusion, best = self.conclusion, self.best
+        return conclusion.gains.get(best.name) if conclusion and best and best is not self.default else None
+
+    @property
+    def gain_percent(self) -> float | None:
+        """The gain over the default on the objectives, each at its own best load."""
+        best, default = self.best, self.default
+        if best is None or default is None or not (best.satisfies and default.satisfies):
+            return None
+        gain = self.gain
+        return gain_percent(best.figures, default.figures, self.goals) if gain is None else gain.value * 100
 
     @property
     def badge(self) -> str:
         """The verdict in a few words."""
-        if self.finding is Finding.BETTER and self.tied:
-            return "Better, tied: the cheapest is recommended"
         if self.finding is Finding.DEFAULT and len(self.run.measured) == 1:
             return "Only the default measured"
+        if self.finding is Finding.DEFAULT and self.conclusion and not self.conclusion.is_best:
+            return "Default is as good as the best"
         return _BADGES[self.finding][0]
 
     @property
     def tone(self) -> Tone:
-        return _BADGES[self.finding][1]
+        tone = _BADGES[self.finding][1]
+        unsure = self.best is not None and not (self.best.figures.stable and self.standing == "met")
+        return "warn" if tone == "good" and unsure else tone
 
     @property
     def standing(self) -> Standing:
@@ -128,36 +143,48 @@ class ModelVerdict:
 
     def _describe_finding(self, best: RankedVariant) -> str:
         finding, default, asked = self.finding, self.default, self.limits
-        limits = describe_limits(asked)
+        limits, found = describe_limits(asked), self._describe_figures(best)
         under = f", with a {limits}" if limits else ""
         if finding is Finding.NONE_SATISFIES:
             nearest = describe_misses(best.figures, asked)
             return f"no configuration satisfies a {limits}; closest: `{best.name}` ({nearest})"
-        if self.inconclusive:
+        if finding is Finding.UNDECIDED:
             return (
-                f"no configuration is certain to be better than the default: for `{best.name}`, "
-                f"{self.inconclusive}"
+                f"nothing was shown to beat the default configuration, which stays for now: {found}{under}"
+                f"{self._describe_candidate()}"
             )
         if finding is Finding.DEFAULT:
-            better = "is as good as the best" if self.tied else "is best"
+            better = "is best" if self.conclusion and self.conclusion.is_best else "is as good as the best"
             better = "was the only one measured" if len(self.run.measured) == 1 else better
-            return f"the default configuration {better}: {self._describe_figures(best)}{under}"
+            return f"the default configuration {better}: {found}{under}"
         if default is None:
             missing = "the default configuration could not be measured"
-            return f"`{best.name}` gives {self._describe_figures(best)}{under}; {missing}"
+            return f"`{best.name}` gives {found}{under}; {missing}"
         if not default.satisfies:
             missed = f"the default configuration misses it ({describe_misses(default.figures, asked)})"
-            return f"`{best.name}` gives {self._describe_figures(best)}{under}; {missed}"
-        apart = best.figures.load != default.figures.load
-        best_figures, default_figures = (
-            f"{self._describe_figures(r)} at {r.figures.load}" if apart else self._describe_figures(r)
-            for r in (best, default)
-        )
-        if finding is Finding.TIED:
-            within = f"{EQUIVALENCE * 100 if self.conclusion else self.run.tolerance_percent:g}%"
-            both = f"`{best.name}` and the default configuration are tied within {within}"
-            return f"{both}: {best_figures} and {default_figures}{under}"
-        return f"`{best.name}` gives {best_figures}, {self._describe_gain()} ({default_figures}){under}"
+            return f"`{best.name}` gives {found}{under}; {missed}"
+        figures, apart = self._describe_figures(default), _describe_loads(best, default)
+        if finding is Finding.CHEAPER:
+            saving = self.conclusion.cheaper if self.conclusion else ""
+            bound = f"certainly no more than {MARGIN:.0%} worse{self._interval}"
+            return (
+                f"`{best.name}` needs {saving} and is {bound} than the default: {found} and {figures}{under}"
+            )
+        return f"`{best.name}` gives {found}, {self._describe_gain()} ({figures}){apart}{under}"
+
+    def _describe_candidate(self) -> str:
+        """Return the fastest configuration measured besides the default, with its interval."""
+        candidate, default, goals = self.candidate, self.default, self.goals
+        if candidate is None or default is None:
+            return f"; {self.why}" if self.why else ""
+        text = f"; best measured: `{candidate.name}`, {self._describe_figures(candidate)}"
+        gain = self.conclusion.gains.get(candidate.name) if self.conclusion else None
+        if gain is None:
+            single = gain_percent(candidate.figures, default.figures, goals)
+            return f"{text}, {self.why}" + ("" if single is None else f" ({change(single / 100)})")
+        if gain.too_noisy:
+            return f"{text}, undecided: too noisy to bound within 50%"
+        return f"{text}, undecided: {change(gain.value)} ({describe_interval(gain)})"
 
     def _describe_figures(self, ranked: RankedVariant) -> str:
         """Return the throughput, and a single model's other objectives."""
@@ -169,13 +196,19 @@ class ModelVerdict:
                 parts.append(f"{in_words(measured.tag)} {shown(measured, value)}")
         return " and ".join(parts)
 
+    @property
+    def _interval(self) -> str:
+        return "" if self.gain is None else f" ({describe_interval(self.gain)})"
+
     def _describe_gain(self) -> str:
-        """Return `a 67% gain [64, 70] over the default configuration`, with the interval if known."""
-        gained, found = self.gain_percent or 0.0, self.gain
-        interval = "" if found is None else found.interval
+        """Return `a 67% gain (99% interval 64 to 70%, 2 rounds) over the default configuration`."""
+        gained = round((self.gain_percent or 0.0) / 100, 4)
         objectives = {name: self.goals.of(name).objectives for name in self.model.split(",")}
         if {objective.tag for own in objectives.values() for objective in own} == {"perf_throughput"}:
-            return f"a {gained:.0f}% gain{interval} over the default configuration"
+            if gained > 1:
+                return f"{ratio(1 + gained)} the throughput{self._interval} of the default configuration"
+            share = f"{gained * 100:.0f}%"
+            return f"{article(share)} {share} gain{self._interval} over the default configuration"
         verbs = {"higher": "maximizing", "lower": "minimizing"}
         same_objectives = len(set(objectives.values())) == 1
         aims = " and ".join(
@@ -183,40 +216,66 @@ class ModelVerdict:
             for name, own in (list(objectives.items())[:1] if same_objectives else objectives.items())
             for o in own
         )
-        return f"{gained:.0f}%{interval} better than the default configuration at {aims}"
+        better = ratio(1 + gained) if gained > 1 else f"{gained * 100:.0f}%"
+        return f"{better}{self._interval} better than the default configuration at {aims}"
 
     @property
     def detail(self) -> str:
-        """The load and latency behind the sentence, and the ties."""
-        if self.best is None:
+        """The load and latency behind the sentence, and what is not told apart."""
+        best, conclusion = self.best, self.conclusion
+        if best is None:
             return self.run.failure_reason
-        figures, conclusion = self.best.figures, self.conclusion
-        text = f"at {figures.load}"
-        if figures.latency.p99_ns is not None:
-            text += f", p99 {latency(figures.latency.p99_ns)}"
-        text += "" if figures.stable else ", not stable"
-        equal = equal_loads(self.best, self.default, self.goals) if self.default else ""
-        if equal and self.best.satisfies:
+        text = f"at {best.figures.load}"
+        if best.figures.latency.p99_ns is not None:
+            text += f", p99 {latency(best.figures.latency.p99_ns)}"
+        text += "" if best.figures.stable else ", not stable"
+        equal = equal_loads(best, self.default, self.goals) if self.default else ""
+        if equal and best.satisfies:
             text += f"; under equal load, measured once each: {equal}"
-        if conclusion is not None and self.tied:
-            text += f"; tied with: {', '.join(self.tied)}"
-            sure = " that is certainly not worse than the default" if conclusion.passes_over else ""
-            certain = self.finding is not Finding.INCONCLUSIVE
-            recommends = certain and self.best is not self.default
-            text += f"; recommended: the cheapest of them{sure}" if recommends else ""
-        return text
+        if conclusion is not None and self.alike and self.finding is not Finding.UNDECIDED:
+            text += f"; not told apart from: {', '.join(self.alike)}"
+            if best is not self.default and best is not conclusion.leader:
+                text += f"; recommended: the cheapest that is certainly within {MARGIN:.0%} of the best"
+        missed = self.left_out
+        if missed:
+            names = ", ".join(f"`{r.name}` ({self._describe_figures(r)})" for r in missed)
+            text += f"; measured higher, but only once: {names}"
+        return text + self._describe_need()
+
+    def _describe_need(self) -> str:
+        """Return how much more would decide what is undecided."""
+        conclusion, candidate = self.conclusion, self.candidate
+        gain = conclusion.gains.get(candidate.name) if conclusion and candidate else None
+        if self.finding is not Finding.UNDECIDED or gain is None or conclusion is None or not gain.needed:
+            return ""
+        more = gain.needed - gain.repeats
+        text = f"; about {gain.needed:,} rounds in all would decide"
+        return text + (f", {duration(more * conclusion.round_ns)} more" if conclusion.round_ns else "")
+
+    @property
+    def left_out(self) -> tuple[RankedVariant, ...]:
+        """Configurations that the final rounds left out, though the search measured them higher."""
+        best = self.best
+        if best is None or not best.satisfies:
+            return ()
+        own = score(best.figures, self.goals)
+        found = [
+            r
+            for r in self.ranking
+            if r.settled is None and r.satisfies and r is not best and r is not self.candidate
+        ]
+        higher = [r for r in found if score(r.figures, self.goals) > own]
+        return tuple(sorted(higher, key=lambda r: -score(r.figures, self.goals))[:LEFT_OUT_SHOWN])
 
     @property
     def caution(self) -> str:
         """Reasons not to take the verdict at face value."""
-        finding, conclusion, best = self.finding, self.conclusion, self.best
+        conclusion, best = self.conclusion, self.best
         if best is None:
             return ""
         parts = []
-        if finding is Finding.INCONCLUSIVE:
-            parts.append("Measure again on a quiet machine, or longer, before you change anything.")
-        if finding is Finding.TIED and conclusion is None:
-            parts.append("Consider them equal, and measure again before you change anything.")
+        if self.finding is Finding.UNDECIDED:
+            parts.append("Keep the default for now.")
         if conclusion is not None and conclusion.noise:
             parts.append(f"The machine was not quiet: {'; '.join(conclusion.noise)}.")
         if best.satisfies:
@@ -239,41 +298,75 @@ class ModelVerdict:
         ]
 
 
+LEFT_OUT_SHOWN = 3
+
+
 def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
     """Return the verdict on one model's search under the run's goals."""
     goals = goals.of(model.model)
     ranking = rank(model, goals)
     if not ranking or model.unavailable:
         return ModelVerdict(run=model, goals=goals, finding=Finding.NOTHING)
-    conclusion = conclude(ranking, goals)
-    best = conclusion.recommended if conclusion else ranking[0]
+    best = ranking[0]
     default = next((r for r in ranking if r.run.variant.is_default), None)
-    gain = None
-    if default is not None and best.satisfies and default.satisfies:
-        gain = gain_percent(best.figures, default.figures, goals)
-    finding, inconclusive = _choose_finding(model, best, default, conclusion, gain), ""
-    if finding is Finding.BETTER:
-        made = len(best.rounds & default.rounds) if default else 0
-        inconclusive = conclusion.inconclusive if conclusion else ""
-        if made < 2 and model.final_rounds:
-            inconclusive = (
-                f"only the search found the gain of {gain or 0.0:.0f}%: both were measured again in {made} "
-                f"of {model.final_rounds} final rounds"
-            )
-    lacking = unmeasured(best.figures, goals) if best.satisfies else ()
-    if lacking:  # all configurations tie then, even if the default ranks first
-        inconclusive = f"{in_words(lacking[0])} was not measured"
-    return ModelVerdict(
-        run=model,
-        goals=goals,
-        finding=Finding.INCONCLUSIVE if inconclusive else finding,
-        ranking=ranking,
-        best=best,
-        default=default,
-        gain_percent=gain,
-        conclusion=conclusion,
-        inconclusive=inconclusive,
+    found = ModelVerdict(
+        run=model, goals=goals, finding=Finding.NONE_SATISFIES, ranking=ranking, best=best, default=default
     )
+    if not best.satisfies:
+        return found
+    conclusion = conclude(ranking, goals)
+    found = replace(found, conclusion=conclusion)
+    chosen = conclusion.recommended if conclusion else None
+    if default is None or not default.satisfies:
+        return replace(found, finding=Finding.DEFAULT_FAILS, best=chosen or best)
+    lacking = unmeasured(best.figures, goals)
+    if chosen is not None and not lacking and (chosen is not default or _stays(conclusion)):
+        gain = conclusion.gains[chosen.name] if conclusion else None
+        better = gain is not None and gain.different and gain.change > 0
+        other = Finding.BETTER if better else Finding.CHEAPER
+        return replace(found, finding=Finding.DEFAULT if chosen is default else other, best=chosen)
+    if len(model.measured) == 1:
+        return replace(found, finding=Finding.DEFAULT)
+    others = [r for r in ranking if r is not default and r.satisfies]
+    candidate = max(others, key=lambda r: score(r.figures, goals), default=None)
+    if conclusion is not None:
+        others = [r for r in others if r.name in conclusion.gains]
+        candidate = max(others, key=lambda r: conclusion.gains[r.name].change, default=None)
+    why = (
+        f"{in_words(lacking[0])} was not measured" if lacking else "measured once, not again in final rounds"
+    )
+    return replace(
+        found, finding=Finding.UNDECIDED, best=default, candidate=None if lacking else candidate, why=why
+    )
+
+
+def _stays(conclusion: Conclusion | None) -> bool:
+    """Return True if a recommended default is certainly as good as everything else."""
+    return conclusion is not None and conclusion.as_good
+
+
+def describe_interval(gain: Contrast) -> str:
+    """Return `99% interval 21 to 48%, 2 rounds`."""
+    span = change_range(gain.low, gain.high).replace("+", "")
+    return f"{gain.confidence:.0%} interval {span}, {plural(gain.repeats, 'round')}"
+
+
+def article(text: str) -> str:
+    """Return `an` before a figure that begins with a vowel when read: 8, 80, 800, 11 and 18."""
+    number = text.partition("%")[0].partition(".")[0]
+    return "an" if number.startswith("8") or number in ("11", "18") else "a"
+
+
+def _describe_loads(best: RankedVariant, default: RankedVariant) -> str:
+    """Return ` at concurrency 256 instead of 32; p99 2.9x`: the price of a gain at another load."""
+    load, before = best.figures.load, default.figures.load
+    if load == before:
+        return ""
+    known = (load.kind, load.batch_size, len(load.members)) == (before.kind, before.batch_size, 0)
+    text = f" at {load} instead of {f'{before.value:,}' if known else before}"
+    p99, p99_before = best.figures.latency.p99_ns, default.figures.latency.p99_ns
+    price = change(p99 / p99_before - 1) if p99 and p99_before else "0%"
+    return text if price == "0%" else f"{text}; p99 {price}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -281,28 +374,8 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _choose_finding(
-    model: ModelRun,
-    best: RankedVariant,
-    default: RankedVariant | None,
-    conclusion: Conclusion | None,
-    percent_gained: float | None,
-) -> Finding:
-    if not best.satisfies:
-        return Finding.NONE_SATISFIES
-    if best is default:
-        return Finding.DEFAULT
-    if default is None or not default.satisfies:
-        return Finding.DEFAULT_FAILS
-    gain = conclusion.gain if conclusion else None
-    if gain is not None and gain.rounds > 1:
-        return Finding.TIED if gain.tied else Finding.BETTER
-    small = percent_gained is not None and percent_gained < model.tolerance_percent
-    return Finding.TIED if small and not model.final_rounds else Finding.BETTER
-
-
 def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> str:
-    """Return `a tie at concurrency 4 (+2%), +55% at concurrency 8`: both under each one's best load.
+    """Return `+2% at concurrency 4, +55% at concurrency 8`: both under each one's best load.
 
     Empty if these are the same; a load under which the search did not measure both is left out.
     """
@@ -312,7 +385,5 @@ def equal_loads(best: RankedVariant, default: RankedVariant, goals: Goals) -> st
         pair = [next((m for m in r.run.measurements if m.load == load), None) for r in (best, default)]
         gain = gain_percent(pair[0], pair[1], goals) if pair[0] and pair[1] else None
         if gain is not None:
-            text = percent(gain / 100)
-            tied = abs(gain / 100) <= EQUIVALENCE
-            found.append(f"a tie at {load} ({text})" if tied else f"{text} at {load}")
+            found.append(f"{change(gain / 100)} at {load}")
     return ", ".join(found)

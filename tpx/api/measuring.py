@@ -12,7 +12,7 @@ from tpx.api.serving import RunningServer, run_in_thread
 from tpx.cli.perf_compare import levels_of
 from tpx.errors import UsageError
 from tpx.options import build, given_in_mapping
-from tpx.perf.compare import Comparison, Levels, read_levels
+from tpx.perf.compare import Comparison, Levels, Outcome, overall, read_levels
 from tpx.perf.compare import compare as compare_levels
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
@@ -109,17 +109,28 @@ async def measure_async(
     return PerfRun(await run(_make_spec(target, model, concurrency, request_rate, options), stop=stop))
 
 
+SavedRun = PerfRun | str | Path
+"""A measurement, or a file of its `to_json()`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Differences between two measurements, with significance."""
+    """Differences between measurements, and what they show."""
 
     comparison: Comparison
 
     @property
-    def verdict(self) -> str:
-        """Return `worse`, `better`, or `same`: worse if anything is significantly worse."""
-        findings = {difference.finding for difference in self.comparison.differences}
-        return "worse" if "worse" in findings else "better" if "better" in findings else "same"
+    def verdict(self) -> Outcome:
+        """Return `worse`, `undecided`, `better` or `same`: the first that any figure is.
+
+        `same` is certain: every figure differs by less than the margin.
+        """
+        return overall(self.comparison.differences)
+
+    @property
+    def more_s(self) -> float:
+        """Return the seconds of measuring per side that would probably decide everything undecided."""
+        return max((d.more_s for d in self.comparison.differences if d.finding == "undecided"), default=0.0)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per load and figure: inferences per second, or ns of latency."""
@@ -129,27 +140,34 @@ class RunComparison:
 
 
 def compare(
-    before: PerfRun | str | Path,
-    after: PerfRun | str | Path,
+    before: SavedRun | Sequence[SavedRun],
+    after: SavedRun | Sequence[SavedRun],
     *,
     alpha: float = 0.05,
-    min_effect: float = 0.02,
+    min_effect: float = 0.05,
 ) -> RunComparison:
-    """Compare two measurements at their common loads; a path is a file of `to_json()`.
+    """Compare measurements at their common loads; a path is a file of `to_json()`.
 
-    Relative differences below `min_effect` are ignored. Raises UsageError if nothing can be compared.
+    A verdict needs three or more measurements before, best made in turns with those after: fewer do not
+    tell how measurements of the same thing differ. Figures that are certainly less than `min_effect` apart
+    count as the same. Raises UsageError if nothing can be compared.
     """
-    levels = [_read_levels(each, name) for each, name in ((before, "before"), (after, "after"))]
-    found = compare_levels(levels[0], levels[1], Strictness(alpha=alpha, min_effect=min_effect))
+    sides = [_read_side(each, name) for each, name in ((before, "before"), (after, "after"))]
+    found = compare_levels(sides[0], sides[1], Strictness(alpha=alpha, min_effect=min_effect))
     if not found.differences:
         raise UsageError(f"the runs have no load to compare ({'; '.join(found.left_out)})")
     return RunComparison(found)
 
 
-def _read_levels(run: PerfRun | str | Path, name: str) -> Levels:
-    if isinstance(run, PerfRun):
-        return read_levels(json.loads(run.to_json()), name)
-    return levels_of(Path(run))
+def _read_side(runs: SavedRun | Sequence[SavedRun], name: str) -> list[Levels]:
+    if isinstance(runs, PerfRun | str | Path):
+        runs = [runs]
+    if not runs:
+        raise UsageError(f"compare: there is no run {name}")
+    return [
+        read_levels(json.loads(run.to_json()), name) if isinstance(run, PerfRun) else levels_of(Path(run))
+        for run in runs
+    ]
 
 
 def _make_spec(

@@ -11,8 +11,7 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Event, ModelPlanned, ModelStarted, Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.files import write_reports
-from tpx.analyzer.reports.page import duration
-from tpx.analyzer.reports.tables import for_people, tables_of, write_csv
+from tpx.analyzer.reports.tables import tables_for_people, write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import holds_run, read_last_run
 from tpx.analyzer.results.measurement import LoadPoint, Outcome, TrialFailure
@@ -28,7 +27,7 @@ from tpx.cli.perf_terminal import EVERY_STEP, every_step
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.loops import event_loop
-from tpx.report.digits import latency, rounded
+from tpx.report.digits import duration, latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
 from tpx.report.text import wrapped
@@ -152,7 +151,7 @@ def exit_status(
         return Exit.FAILED
     if "satisfied" in require and any(verdict.standing != "met" for verdict in verdicts):
         return Exit.OBJECTIVE_MISSED
-    if "conclusive" in require and Finding.INCONCLUSIVE in findings:
+    if "conclusive" in require and Finding.UNDECIDED in findings:
         return Exit.INCONCLUSIVE
     return Exit.OK
 
@@ -224,9 +223,9 @@ class SearchProgress:
 
 def _print_results(view: ReportView) -> None:
     run, width = view.run, terminal_width()
-    for table in tables_of(view).values():
+    for table in tables_for_people(view):
         if table.rows:
-            print(for_people(table).to_console(width), end="\n\n")
+            print(table.to_console(width), end="\n\n")
     for verdict in (model.verdict for model in view.models):
         print(wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, verdict.caution):

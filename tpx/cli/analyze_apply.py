@@ -108,10 +108,11 @@ def choose(run: Run, config: ApplyConfig) -> Configuration:
     verdict = judge(models[0], run.started.goals)
     if verdict.best is None or not verdict.best.satisfies:
         raise UsageError(f"the run recommends nothing: {verdict.sentence}")
-    if verdict.finding is Finding.INCONCLUSIVE:
+    if verdict.finding is Finding.UNDECIDED:
+        named = verdict.candidate.name if verdict.candidate else "CONFIGURATION"
         raise UsageError(
-            f"the run is inconclusive: {verdict.sentence}; to apply one anyway, name it: "
-            f"tpx analyze apply {verdict.best.name}"
+            f"the run is undecided: {verdict.sentence}; to apply one anyway, name it: "
+            f"tpx analyze apply {named}"
         )
     return verdict.best.run.configuration
 

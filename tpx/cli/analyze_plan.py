@@ -14,12 +14,12 @@ from tpx.analyzer.options.measuring import MeasurementSpec
 from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.probes import gpu_names
 from tpx.analyzer.profile import ModelPlanned, read_group
-from tpx.analyzer.reports.page import duration
 from tpx.analyzer.results.journal import ModelRead
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Range, Trial, Variant
 from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
+from tpx.analyzer.trial import ROUND_WINDOWS
 from tpx.analyzer.variants import configure, effective
 from tpx.analyzer.verdict import plural
 from tpx.cli.analyze_options import read_with_warnings
@@ -28,6 +28,7 @@ from tpx.cli.launching import open_runner
 from tpx.cli.messages import terminal_width
 from tpx.errors import TpxError, UsageError
 from tpx.perf.loops import event_loop
+from tpx.report.digits import duration
 from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
@@ -47,11 +48,13 @@ class Pace:
     """Time if the first window suffices."""
     longest_ns: int
     """Time if it takes every window."""
+    repetition_ns: int
+    """Time of a measurement in a final round."""
 
     def describe(self, searched: int, final: int) -> str:
-        """Return the time of a search and its final repetitions, which are single windows."""
+        """Return the time of a search and its final repetitions."""
         stable, longest = (
-            duration(searched * ns + final * self.stable_ns) for ns in (self.stable_ns, self.longest_ns)
+            duration(searched * ns + final * self.repetition_ns) for ns in (self.stable_ns, self.longest_ns)
         )
         if stable == longest:
             return f"about {stable}"
@@ -149,8 +152,8 @@ def simulate_search(mode: Mode, spec: SearchSpec, pace: Pace) -> PlannedSearch:
             throughput=throughput,
             latency=Latency(avg_ns=P99_NS, p50_ns=P99_NS, p90_ns=P99_NS, p95_ns=P99_NS, p99_ns=P99_NS),
             throughput_range=Range(low=throughput * 0.99, high=throughput * 1.01),
-            duration_ns=pace.stable_ns,
-            cost_ns=pace.stable_ns,
+            duration_ns=pace.repetition_ns if trial.round else pace.stable_ns,
+            cost_ns=pace.repetition_ns if trial.round else pace.stable_ns,
         )
         search.tell(trial, measured)
     decisions = search.history.decisions
@@ -166,11 +169,13 @@ def simulate_search(mode: Mode, spec: SearchSpec, pace: Pace) -> PlannedSearch:
 
 def pace_of(measurement: MeasurementSpec, most_windows: int) -> Pace:
     """Return the durations of a run's measurements, each of at most so many windows."""
-    window_ns = measurement.measurement_interval * WINDOW_SHARE * 1e6
+    interval_ns = measurement.measurement_interval * 1e6
+    window_ns = interval_ns * WINDOW_SHARE
     limit_ns = measurement.perf_analyzer_timeout * 1e9
     return Pace(
         stable_ns=round(min(limit_ns, window_ns)),
         longest_ns=round(min(limit_ns, most_windows * window_ns)),
+        repetition_ns=round(min(limit_ns, window_ns + (ROUND_WINDOWS - 1) * interval_ns)),
     )
 
 

@@ -19,7 +19,7 @@ from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_options import ENDINGS, ReportConfig, journal_of, show_written
-from tpx.cli.comparing import AnalyzeCompareConfig, report_comparison
+from tpx.cli.comparing import AnalyzeCompareConfig, named_runs, report_comparison, sides
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, from_argv, given_in_argv, nearest
 from tpx.perf.compare import difference_json
@@ -133,13 +133,14 @@ NAMES_SHOWN = 5
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Print the differences; return 5 if anything regressed, else 0."""
+    """Print the differences; return 5 if anything regressed, 7 if undecided, else 0."""
     config = from_argv(AnalyzeCompareConfig, argv)
-    before, after = (Run.from_records(read_last_run(journal_of(path))) for path in config.runs)
+    paths = sides(config.runs, config.baseline)
+    before, after = ([Run.from_records(read_last_run(journal_of(path))) for path in side] for side in paths)
     found = compare_runs(before, after, config.comparison.strictness)
     if not found.pairs:
         raise UsageError(
-            f"{config.runs[0]} and {config.runs[1]} have no configuration in common under the same load"
+            f"{' and '.join(map(named_runs, paths))} have no configuration in common under the same load"
         )
     compared = Compared(pairs=tuple(_group_differences(found)), strictness=config.comparison.strictness)
     differences: list[dict[str, object]] = difference_json([pair.difference for pair in found.pairs])

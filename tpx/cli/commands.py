@@ -30,15 +30,15 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.OBJECTIVE_MISSED: "an objective (--slo) or a constraint (--require satisfied) is missed",
     Exit.REGRESSION: "compare or --ab found a regression",
     Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
-    Exit.INCONCLUSIVE: "with --require conclusive: the verdict is inconclusive",
+    Exit.INCONCLUSIVE: "compare, --ab or --require conclusive: undecided; --undecided pass accepts it",
     Exit.PERF_FAILED: "as 1; perf_analyzer's code, used by tpx perf",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; reports are written; --allow-partial accepts them",
 }
 
 DONE = (Exit.OK, Exit.FAILED)
-PERF = tuple(code for code in Exit if code not in (Exit.FAILED, Exit.INCONCLUSIVE))
-PERF_COMPARE = (Exit.OK, Exit.REGRESSION, Exit.PERF_FAILED)
-COMPARE = (*DONE, Exit.REGRESSION)
+PERF = tuple(code for code in Exit if code is not Exit.FAILED)
+PERF_COMPARE = (Exit.OK, Exit.REGRESSION, Exit.INCONCLUSIVE, Exit.PERF_FAILED)
+COMPARE = (*DONE, Exit.REGRESSION, Exit.INCONCLUSIVE)
 ANALYZE = (*DONE, Exit.OBJECTIVE_MISSED, Exit.INCONCLUSIVE, Exit.INTERRUPTED)
 
 
@@ -96,8 +96,11 @@ COMMANDS: dict[Path, Command] = {
     ("perf", "compare"): Command(
         run="tpx.cli.perf_compare:main",
         config="tpx.cli.comparing:PerfCompareConfig",
-        summary="Compare two runs of `tpx perf --json`; exit 5 if anything regressed.",
-        examples=("tpx perf compare before.json after.json",),
+        summary="Compare runs of `tpx perf --json`; exit 5 if anything regressed, 7 if undecided.",
+        examples=(
+            "tpx perf compare new.json --baseline 1.json 2.json 3.json",
+            "tpx perf compare before.json after.json             the change, no verdict",
+        ),
         exits=PERF_COMPARE,
     ),
     ("analyze",): Command(
@@ -135,8 +138,8 @@ COMMANDS: dict[Path, Command] = {
     ("analyze", "compare"): Command(
         run="tpx.cli.analyze_report:compare",
         config="tpx.cli.comparing:AnalyzeCompareConfig",
-        summary="Compare two runs; exit 5 if anything regressed.",
-        examples=("tpx analyze compare main branch",),
+        summary="Compare runs; exit 5 if anything regressed, 7 if undecided.",
+        examples=("tpx analyze compare branch --baseline main-1 main-2 main-3",),
         exits=COMPARE,
     ),
     ("analyze", "apply"): Command(

@@ -1,6 +1,6 @@
 """Shared by the comparing commands: what counts as a difference, and how differences are reported."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,41 +28,72 @@ class ComparisonSpec:
     markdown: Path | None = option(None, "write a Markdown table for CI", metavar="FILE")
 
 
+_BASELINE: tuple[Path, ...] = option(
+    (),
+    "runs before the change, three or more for a verdict: --baseline RUN RUN RUN",
+    section="Runs",
+    metavar="RUN",
+    several=True,
+)
+
+
+def check_sides(command: str, runs: tuple[Path, ...], baseline: tuple[Path, ...]) -> None:
+    """Raise UsageError unless there are runs before and after."""
+    if not baseline and len(runs) != 2:
+        raise UsageError(f"{command} takes two runs, or some after --baseline RUN RUN RUN; got {len(runs)}")
+    if not runs:
+        raise UsageError(f"{command}: no run is given to compare with --baseline")
+    given = sides(runs, baseline)
+    if again := next((path for side in given for path in side if side.count(path) > 1), None):
+        raise UsageError(f"{command}: {again} is given twice, and a run is evidence once")
+
+
+def sides(runs: tuple[Path, ...], baseline: tuple[Path, ...]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the runs before and after."""
+    return (baseline, runs) if baseline else (runs[:1], runs[1:])
+
+
+def named_runs(paths: Sequence[Path]) -> str:
+    """Return `a.json`, or `3 runs (a.json, b.json, c.json)`."""
+    names = ", ".join(map(str, paths))
+    return names if len(paths) == 1 else f"{len(paths)} runs ({names})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PerfCompareConfig:
-    """Two files of levels, and what counts as a difference."""
+    """The runs to compare, and what counts as a difference."""
 
     comparison: ComparisonSpec = group(ComparisonSpec)
     runs: tuple[Path, ...] = option(
         (),
-        "two files of tpx perf --json: before and after",
+        "files of tpx perf --json: before and after, or those after the baseline",
         section="Runs",
-        metavar="A.json B.json",
+        metavar="RUN.json",
         positional=True,
     )
+    baseline: tuple[Path, ...] = _BASELINE
 
     def __post_init__(self) -> None:
-        if len(self.runs) != 2:
-            raise UsageError(f"tpx perf compare takes two files, got {len(self.runs)}")
+        check_sides("tpx perf compare", self.runs, self.baseline)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeCompareConfig:
-    """Two runs, and what counts as a difference."""
+    """The runs to compare, and what counts as a difference."""
 
     comparison: ComparisonSpec = group(ComparisonSpec)
     runs: tuple[Path, ...] = option(
         (),
-        "two runs, before and after: each an export path, its results, or a run.jsonl",
+        "before and after, or those after the baseline: each an export path, its results, or a run.jsonl",
         section="Runs",
-        metavar="BEFORE AFTER",
+        metavar="RUN",
         positional=True,
     )
+    baseline: tuple[Path, ...] = _BASELINE
     all: bool = option(False, "also show what did not change")
 
     def __post_init__(self) -> None:
-        if len(self.runs) != 2:
-            raise UsageError(f"tpx analyze compare takes two runs, got {len(self.runs)}")
+        check_sides("tpx analyze compare", self.runs, self.baseline)
 
 
 def report_comparison(
@@ -74,13 +105,15 @@ def report_comparison(
 ) -> Exit:
     """Print a comparison, write its files (`document` is its JSON), and return the exit code."""
     from tpx.cli.perf_terminal import tell
-    from tpx.perf.report.comparison import (
+    from tpx.perf.report.comparison import (  # late: help needs only the options
         comparison_document,
         write_comparison,
-    )  # late: help needs only the options
+    )
     from tpx.report import text
 
     width = terminal_width()
     tell(text.render(comparison_document(compared, everything=everything), width))
     write_comparison(compared, document, json=files.json, junit=files.junit, markdown=files.markdown)
-    return Exit.REGRESSION if any(d.finding == "worse" for d in compared.differences) else Exit.OK
+    if compared.outcome == "undecided":
+        return Exit.INCONCLUSIVE if compared.strictness.undecided == "fail" else Exit.OK
+    return Exit.REGRESSION if compared.outcome == "worse" else Exit.OK

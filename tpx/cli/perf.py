@@ -14,7 +14,7 @@ from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.words import read_words, spelled_out, spread_servers
+from tpx.perf.options.words import read_words, spelled_out
 from tpx.perf.report.model import Report, answer_line, answers_text, load_name, summary
 from tpx.perf.run import run
 from tpx.perf.settings import without_secrets
@@ -120,7 +120,7 @@ def _read_config(argv: Sequence[str]) -> SessionSpec:
             f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: give the "
             f"model as -m {argv[0]}"
         )
-    wanted = read_words(spread_servers(argv))
+    wanted = read_words(argv)
     for warning in wanted.warnings:
         complain(f"Warning: {warning}")
     return wanted.config

@@ -1,4 +1,4 @@
-"""`tpx perf compare A.json B.json` and `tpx perf --ab URL1 URL2 ...`: what differs, with an exit code."""
+"""`tpx perf compare` and `tpx perf --ab URL1 URL2 ...`: what differs, with an exit code."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tpx.cli.commands import Exit
-from tpx.cli.comparing import PerfCompareConfig, report_comparison
+from tpx.cli.comparing import PerfCompareConfig, named_runs, report_comparison, sides
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
@@ -19,15 +19,17 @@ from tpx.perf.report.comparison import Against, Compared
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the differences; return 5 if anything regressed, else 0. Raises UsageError."""
+    """Print the differences; return 5 if anything regressed, 7 if undecided, else 0. Raises UsageError."""
     config = from_argv(PerfCompareConfig, argv)
-    before, after = map(levels_of, config.runs)
+    paths = sides(config.runs, config.baseline)
+    before, after = ([levels_of(path) for path in side] for side in paths)
     comparison = compare(before, after, config.comparison.strictness)
+    old, new = (named_runs(side) for side in paths)
     if not comparison.differences:
         left_out = "; ".join(comparison.left_out)
-        raise UsageError(f"{config.runs[0]} and {config.runs[1]} have no load to compare ({left_out})")
+        raise UsageError(f"{old} and {new} have no load to compare ({left_out})")
     pair = Against(
-        title=f"{config.runs[1]} against {config.runs[0]}",
+        title=f"{new} against {old}",
         differences=comparison.differences,
         left_out=comparison.left_out,
     )

@@ -1,26 +1,19 @@
-"""Comparison of two runs, by level and figure, with tests of significance."""
+"""Comparison of saved runs, by load and figure: one run is one value, so a verdict needs several."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, product
 from operator import itemgetter
+from statistics import fmean
 from typing import Literal
 
 import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.options.measuring import Strictness
-from tpx.perf.statistics.differences import (
-    Change,
-    Figure,
-    by_batch,
-    change,
-    holm,
-    mann_whitney,
-    quantile_figure,
-    rate_figure,
-)
-from tpx.perf.statistics.summaries import Batches, Integers
+from tpx.perf.statistics.findings import FEWEST_RUNS, Contrast, contrast_runs, corrected
+from tpx.perf.statistics.summaries import Batches, Floats, Integers, quantiles
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
 from tpx.report.digits import latency, rounded
@@ -29,14 +22,21 @@ FigureName = Literal["throughput", "p50", "p99"]
 SCHEMA = 1
 FEWEST_REQUESTS = 10
 """Minimum requests for a load to be compared."""
-SEED = 1
-"""Fixed seed for resampling, so that a comparison is reproducible."""
+
+Figure = Callable[[Batches, Floats], Floats]
+"""A figure of weighted batches: maps rows of weights to one value per row."""
+
+
+def _quantile_figure(probability: float) -> Figure:
+    return lambda batches, weights: quantiles(weights @ batches.histogram, batches.bins, probability)
 
 
 FIGURES: Mapping[FigureName, Figure] = {
-    "throughput": rate_figure,
-    "p50": quantile_figure(0.5),
-    "p99": quantile_figure(0.99),
+    "throughput": lambda batches, weights: (
+        (weights @ batches.requests) / (weights.sum(axis=1) * batches.seconds)
+    ),
+    "p50": _quantile_figure(0.5),
+    "p99": _quantile_figure(0.99),
 }
 """Figures by which runs are compared; higher is better for throughput, lower for the others."""
 
@@ -46,45 +46,82 @@ def shown(figure: FigureName, value: float) -> str:
     return f"{rounded(value)} infer/s" if figure == "throughput" else latency(value)
 
 
-Finding = Literal["same", "better", "worse"]
+Outcome = Literal["same", "better", "worse", "undecided"]
+"""Outcome of a figure: equivalent, different in either direction, or neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference(Change):
-    """The change of one figure at one load: inferences per second, or latency in ns.
-
-    `low` and `high` bound the relative difference at the requested confidence; `p_value` is corrected
-    for the number of comparisons.
-    """
+class Difference:
+    """The change of one figure at one load: inferences per second, or latency in ns."""
 
     load: str
     figure: FigureName
-    finding: Finding = "same"
+    before: float
+    contrast: Contrast
+    repeat_s: float = 0.0
+    """Seconds that one more repetition takes on each side."""
+
+    @property
+    def after(self) -> float:
+        return self.before * (1 + self.contrast.value)
 
     @property
     def relative(self) -> float:
-        return self.after / self.before - 1
+        return self.contrast.value
+
+    @property
+    def low(self) -> float:
+        """Lower bound of the relative difference."""
+        return self.contrast.low
+
+    @property
+    def high(self) -> float:
+        return self.contrast.high
+
+    @property
+    def p_value(self) -> float:
+        return self.contrast.p_value
+
+    @property
+    def finding(self) -> Outcome:
+        if self.contrast.finding == "undecided":
+            return "undecided"
+        if self.contrast.finding == "equivalent":
+            return "same"
+        return "better" if (self.relative > 0) is (self.figure == "throughput") else "worse"
+
+    @property
+    def more_s(self) -> float:
+        """Seconds of measuring per side that would probably decide an undecided figure."""
+        return ((self.contrast.needed or FEWEST_RUNS) - self.contrast.repeats) * self.repeat_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Differences at all loads that both runs have, and the names of the loads that were not compared."""
+    """Differences at all loads that all runs have, and the names of the loads that were not compared."""
 
     differences: tuple[Difference, ...]
     only_before: tuple[str, ...] = ()
     only_after: tuple[str, ...] = ()
     too_few: tuple[str, ...] = ()
-    """Loads of both runs with too few requests in one of them."""
+    """Loads of all runs with too few requests in one of them."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Loads that were not compared, as text."""
         named = (
-            ("only in the first run", self.only_before),
-            ("only in the second run", self.only_after),
+            ("only before", self.only_before),
+            ("only after", self.only_after),
             (f"fewer than {FEWEST_REQUESTS} requests in one of the runs", self.too_few),
         )
         return tuple(f"{why}: {', '.join(loads)}" for why, loads in named if loads)
+
+
+def overall(differences: Sequence[Difference]) -> Outcome:
+    """Return the outcome of a comparison: worse or undecided if any figure is, better if none is either."""
+    found = {difference.finding for difference in differences}
+    order: tuple[Outcome, ...] = ("worse", "undecided", "better")
+    return next((outcome for outcome in order if outcome in found), "same")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +142,16 @@ class SavedLevel:
     def scale(self, name: FigureName) -> int:
         """Return the factor from a figure of the batches, which count requests, to one of inferences."""
         return self.batch_size if name == "throughput" else 1
+
+    def variance(self, name: FigureName) -> float:
+        """Return the variance of the figure's logarithm that its batches show."""
+        values = np.log(FIGURES[name](self.batches, np.eye(self.batches.count)[self.batches.requests > 0]))
+        return float(values.var(ddof=1)) / len(values) if len(values) > 1 else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the kept windows."""
+        return self.batches.seconds * self.batches.count
 
 
 Levels = Mapping[str, SavedLevel]
@@ -176,49 +223,45 @@ def _read_batches(members: JsonObject) -> Batches:
     )
 
 
-def compare(before: Levels, after: Levels, strictness: Strictness) -> Comparison:
-    """Compare all figures at all loads that both runs have.
+def compare(before: Sequence[Levels], after: Sequence[Levels], strictness: Strictness) -> Comparison:
+    """Compare all figures at all loads that all runs have.
 
-    A difference counts if it is significant in both tests (resampled batches, and Mann-Whitney ranks of
-    batches) after Holm's correction for the number of comparisons, its interval excludes zero, and it
-    exceeds the minimum effect.
+    Without three runs before, how runs differ is unknown, and every figure is undecided.
     """
-    rng = np.random.default_rng(SEED)
-    both = [load for load in before if load in after]
+    runs = [*before, *after]
+    first, second = (
+        [load for load in side[0] if all(load in run for run in side)] for side in (before, after)
+    )
+    both = [load for load in first if load in second]
     common = [
-        load
-        for load in both
-        if min(int(run[load].batches.requests.sum()) for run in (before, after)) >= FEWEST_REQUESTS
+        load for load in both if min(int(run[load].batches.requests.sum()) for run in runs) >= FEWEST_REQUESTS
     ]
+    repeat_s = fmean(sum(level.seconds for level in run.values()) for run in runs)
     raw = []
-    for load, (name, figure) in product(common, FIGURES.items()):
-        first, second = before[load], after[load]
-        values = first.value(name), second.value(name)
-        found = change(
-            first.batches, second.batches, figure, values=values, confidence=1 - strictness.alpha, rng=rng
+    for load, name in product(common, FIGURES):
+        old, new = (np.log([run[load].value(name) for run in side]).tolist() for side in (before, after))
+        within = fmean(run[load].variance(name) for run in runs)
+        raw.append(
+            Difference(
+                load=load,
+                figure=name,
+                before=float(np.exp(fmean(old))),
+                contrast=contrast_runs(old, new, within),
+                repeat_s=repeat_s,
+            )
         )
-        ranks = mann_whitney(*(by_batch(each.batches, figure) * each.scale(name) for each in (first, second)))
-        members = asdict(replace(found, p_value=max(found.p_value, ranks)))
-        raw.append(Difference(load=load, figure=name, **members))
     return Comparison(
         differences=settled(raw, strictness),
-        only_before=tuple(load for load in before if load not in after),
-        only_after=tuple(load for load in after if load not in before),
+        only_before=tuple(load for load in first if load not in second),
+        only_after=tuple(load for load in second if load not in first),
         too_few=tuple(load for load in both if load not in common),
     )
 
 
 def settled(differences: Sequence[Difference], strictness: Strictness) -> tuple[Difference, ...]:
-    """Return the differences of one comparison with Holm-corrected p-values and their findings."""
-    out = []
-    for difference, p_value in zip(differences, holm([d.p_value for d in differences]), strict=True):
-        found = replace(difference, p_value=p_value)
-        sure = p_value <= strictness.alpha and not found.low <= 0 <= found.high
-        if sure and abs(found.relative) > strictness.min_effect:
-            better = (found.relative > 0) is (found.figure == "throughput")
-            found = replace(found, finding="better" if better else "worse")
-        out.append(found)
-    return tuple(out)
+    """Return the differences of one comparison, corrected for their number."""
+    found = corrected([d.contrast for d in differences], strictness.alpha, strictness.min_effect)
+    return tuple(replace(d, contrast=contrast) for d, contrast in zip(differences, found, strict=True))
 
 
 def difference_json(differences: Sequence[Difference]) -> list[dict[str, object]]:
@@ -230,9 +273,10 @@ def difference_json(differences: Sequence[Difference]) -> list[dict[str, object]
             "before": d.before,
             "after": d.after,
             "relative": d.relative,
-            "ci": [d.low, d.high],
+            "ci": [d.low, d.high if math.isfinite(d.high) else None],
             "p_value": d.p_value,
             "finding": d.finding,
+            "more_s": round(d.more_s, 1) if d.finding == "undecided" else None,
         }
         for d in differences
     ]

@@ -5,10 +5,10 @@ differ.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from time import perf_counter_ns
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from tpx.perf.options.measuring import ComparingSpec, Strictness
 from tpx.perf.results import LevelResult
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.intervals import t_quantile, t_two_sided
+from tpx.perf.statistics.findings import RoundTable
 
 BLOCK_MS = 500
 FEWEST_ROUNDS = 4
@@ -36,6 +36,8 @@ class Rounds:
 
     load: str
     blocks: tuple[tuple[Figures, ...], ...]
+    block_s: float = BLOCK_MS / 1e3
+    """Duration of a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ async def run_in_turns(
             blocks: list[tuple[Figures, ...]] = []
             for session in sessions:
                 await session.measure(level, settings)  # warm-up block, not counted
+            began_ns = perf_counter_ns()
             for order in turns(len(sessions), comparing.ab_blocks):
                 found = await _measure_round(sessions, order, level, settings)
                 if stop.is_set():
@@ -84,7 +87,8 @@ async def run_in_turns(
                     for session, figures in zip(sessions, found, strict=True):
                         text = ", ".join(f"{name} {shown(name, value)}" for name, value in figures.items())
                         said(f"  round {len(blocks)}, {session.spec.address}: {text}")
-            levels.append(Rounds(load=str(level), blocks=tuple(blocks)))
+            block_s = (perf_counter_ns() - began_ns) / 1e9 / len(sessions) / max(1, len(blocks))
+            levels.append(Rounds(load=str(level), blocks=tuple(blocks), block_s=block_s))
     if not any(len(level.blocks) >= FEWEST_ROUNDS for level in levels):
         raise MeasurementError(f"--ab: interrupted before {FEWEST_ROUNDS} rounds, no conclusion is possible")
     return ServerTurns(
@@ -127,29 +131,26 @@ def figures_of(result: LevelResult) -> Figures:
 def differences(levels: Sequence[Rounds], server: int, strictness: Strictness) -> tuple[Difference, ...]:
     """Return how a server differs from the first at each load.
 
-    The test is Student's t on the logarithms of the ratios of paired blocks, with Holm's correction for
-    the number of figures and loads.
+    No server is started anew between rounds, so only the rounds' own residual variance counts.
     """
     usable = [level for level in levels if len(level.blocks) >= FEWEST_ROUNDS]
-    raw = [_compare_pairs(level, server, name, strictness) for level in usable for name in FIGURES]
+    raw = [_compare_blocks(level, server, name) for level in usable for name in FIGURES]
     return settled(raw, strictness)
 
 
-def _compare_pairs(level: Rounds, server: int, figure: FigureName, strictness: Strictness) -> Difference:
-    base = np.array([blocks[0][figure] for blocks in level.blocks])
-    other = np.array([blocks[server][figure] for blocks in level.blocks])
-    # logarithms treat a factor and its inverse alike
-    ratios = np.log(other / base)
-    count, mean = len(ratios), float(ratios.mean())
-    error = float(ratios.std(ddof=1)) / math.sqrt(count)
-    reach = t_quantile(1 - strictness.alpha / 2, count - 1) * error
-    before = float(np.exp(np.log(base).mean()))
+def _compare_blocks(level: Rounds, server: int, figure: FigureName) -> Difference:
+    logs = np.log([[figures[figure] for figures in blocks] for blocks in level.blocks])
+    table = RoundTable(
+        {
+            str(place): {number: (value,) for number, value in enumerate(own)}
+            for place, own in enumerate(logs.T.tolist())
+        },
+        moderated=False,
+    )
     return Difference(
         load=level.load,
         figure=figure,
-        before=before,
-        after=before * math.exp(mean),
-        low=math.expm1(mean - reach),
-        high=math.expm1(mean + reach),
-        p_value=t_two_sided(mean / error, count - 1) if error > 0 else float(mean == 0),
+        before=float(np.exp(logs[:, 0].mean())),
+        contrast=table.contrast(str(server), "0"),
+        repeat_s=level.block_s,
     )

@@ -203,10 +203,12 @@ def _count_needed_requests(counted: Counted, doubt: float) -> int:
 
 def assess_interval(objective: Objective, interval: Interval) -> Assessment:
     """Assess a mean or a throughput: it is settled if its confidence interval excludes the bound."""
-    said = (
-        f"between {objective.show(interval.low)} and {objective.show(interval.value + interval.half_width)}"
-    )
     low, high = interval.low, math.inf if interval.high is None else interval.high
+    # a bound of zero, or none, says nothing
+    said = f"at least {objective.show(low)}" if low > 0 else "too few requests to bound it"
+    if math.isfinite(high):
+        said = f"between {objective.show(low)} and {objective.show(high)}"
+        said = said if low > 0 else f"at most {objective.show(high)}"
     if objective.holds(low) and objective.holds(high):
         outcome = Outcome.MET
     elif objective.holds(low) or objective.holds(high):

@@ -20,6 +20,10 @@ from tpx.perf.settings import LevelSettings
 
 MOST_STEPS, MOST_DOUBLINGS = 1 << 16, 64
 """Limits on linear and geometric steps, after which the search of a range without end gives up."""
+OVERLOADED = 2
+"""Ratio of a level's latency to the limit above which it is not measured longer."""
+LONGER = 4
+"""Factor by which a borderline level of a binary search is measured longer."""
 
 Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
 Course = Generator[float, bool, None]
@@ -94,13 +98,17 @@ async def sweep(
     while value is not None and not stop.is_set():
         try:
             result = await measure(Level(levels.mode, value), settings)
+            settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
+            if levels.binary and _is_in_doubt(result, settings) and not stop.is_set():
+                # each doubtful level that counts as too high ends a bisection further below the limit
+                result = await measure(Level(levels.mode, value), _lengthen(settings))
+                settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
         except (WireError, MeasurementError) as exc:
             if not results:
                 raise
             error = str(exc)
             break
         results.append(result)
-        settings = replace(settings, max_errors=settings.max_errors.after(result.failed))
         if result.verdict is Verdict.ERRORS and not searching:
             break
         if stop_on_unstable and result.verdict is Verdict.UNSTABLE:
@@ -122,6 +130,25 @@ def within_limits(result: LevelResult) -> bool:
 def surely_within_limits(result: LevelResult) -> bool:
     """Return True if the latency of a level is shown to be under the limit."""
     return within_limits(result) and result.verdict is not Verdict.BORDERLINE
+
+
+def _is_in_doubt(result: LevelResult, settings: LevelSettings) -> bool:
+    """Return True if a longer measurement may settle on which side of the limit a level lies.
+
+    An overloaded server's latency grows on and on, so that its interval never ends; it is no doubt.
+    """
+    if result.verdict is not Verdict.BORDERLINE or result.latency is None:
+        return False
+    return result.latency.at(result.percentile) < OVERLOADED * settings.latency_limit_ms * 1e6
+
+
+def _lengthen(settings: LevelSettings) -> LevelSettings:
+    """Return the settings of a level that has to settle on which side of the limit it lies."""
+    return replace(
+        settings,
+        max_windows=settings.max_windows * LONGER,
+        request_count=settings.request_count * LONGER,
+    )
 
 
 def bearable(result: LevelResult) -> bool:

@@ -70,7 +70,7 @@ async def self_test(seconds: float = 1.0) -> SelfTest:
     settings = LevelSettings(
         rule="ci",
         interval_ms=int(seconds * 1000),
-        one_window=True,
+        fixed_windows=1,
         warmup_s=seconds / 4,
         pace=PaceSpec(max_connections=CONNECTIONS),
     )

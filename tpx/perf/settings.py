@@ -99,8 +99,8 @@ class LevelSettings:
     """True if the engine is in this process: high CPU use then does not mean that the client is busy."""
     asynchronous: bool = False
     """True if a stable throughput suffices at the last window, as for perf_analyzer's asynchronous calls."""
-    one_window: bool = False
-    """True if the first window is the level."""
+    fixed_windows: int = 0
+    """Number of windows that the level has, whatever they show; 0 if a rule ends it."""
     latency_limit_ms: int = 0
     percentile: float | None = None
     request_count: int = 0

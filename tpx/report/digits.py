@@ -29,7 +29,38 @@ def in_unit(value: float, unit: str) -> str:
     return latency(value * 1e6) if unit == "ms" else f"{rounded(value)} {unit}".rstrip()
 
 
-def percent(share: float) -> str:
-    """Return a change as `+47%`, or `0%` if it rounds to zero."""
-    value = round(share * 100)
-    return f"{value:+d}%" if value else "0%"
+LARGEST_PERCENT = 0.5
+"""Change up to which an interval is shown in percent; beyond, by ratios."""
+
+
+def ratio(value: float) -> str:
+    """Return `0.8x`, `2.9x` or `13x`."""
+    return f"{value:,.0f}x" if value >= 10 else f"{value:.1f}x" if value >= 0.1 else f"{value:.1g}x"
+
+
+def change(share: float, places: int = 0) -> str:
+    """Return a change as `+4%`; one to less than half or more than double as a ratio, such as `2.9x`."""
+    if not -0.5 <= round(share, 2) <= 1:
+        return ratio(1 + share)
+    value = round(share * 100, places)
+    return f"{value:+.{places}f}%" if value else f"{0:.{places}f}%"
+
+
+def change_range(low: float, high: float, places: int = 0) -> str:
+    """Return the interval of a change, such as `-3 to +16%`, or by ratios, such as `0.8x to 7.7x`."""
+    if not math.isfinite(high):
+        return "unknown"
+    if max(abs(low), abs(high)) > LARGEST_PERCENT:
+        return f"{ratio(1 + low)} to {ratio(1 + high)}"
+    if any(bound and not round(bound * 100, places) for bound in (low, high)):
+        places += 1  # whether zero is in the interval must show
+    return f"{change(low, places).removesuffix('%')} to {change(high, places)}"
+
+
+def duration(elapsed_ns: float) -> str:
+    """Return `42 s`, `3 min 05 s`, `2 h 07 min`."""
+    minutes, seconds = divmod(round(elapsed_ns / 1e9), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"

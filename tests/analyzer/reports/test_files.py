@@ -108,7 +108,7 @@ def test_the_cells_of_the_page_are_the_figures_of_the_json(batching: Run) -> Non
     page = render(batching)
     head, *rows = read(page).rows["model-0-configurations"]
     document = report_json(view_of(batching))
-    assert document["tpx_analyze_report"] == 1
+    assert document["tpx_analyze_report"] == 2
     configurations = document["models"][0]["configurations"]
     assert [row[0] for row in rows] == [c["name"] for c in configurations]
     columns = {"infer/s": "perf_throughput", "avg": "perf_latency_avg", "p99": "perf_latency_p99"}
@@ -143,7 +143,7 @@ def test_without_a_gpu_or_parts_or_rounds_nothing_empty_is_shown(replay: Replay)
     page = render(replay(final_rounds=0))
     titles = [svg.findtext("title") or "" for svg in svgs(for_wide_screens(page)) if svg.get("role") == "img"]
     assert [title.split()[0] for title in titles] == ["Throughput", "Configurations"]
-    for absent in ("GPU MB", "J/inf", "cost/1M", "Tied", "Where the time goes", "steady the machine"):
+    for absent in ("GPU MB", "J/inf", "cost/1M", "Told apart", "Where the time goes", "steady the machine"):
         assert absent not in page
 
 
@@ -154,7 +154,7 @@ def test_money_and_memory_beyond_the_bare_server_need_a_price_and_the_bare_serve
     run = replace(batching, server_only=server)
     head, first, *_ = read(render(run)).rows["model-0-configurations"]
     row = dict(zip(head, first, strict=True))
-    throughput = float(row["infer/s"].replace(",", ""))
+    throughput = float(row["infer/s"].partition("\u00b1")[0].replace(",", ""))
     assert float(row["GPU +MB"].replace(",", "")) == 2000
     assert float(row["cost/1M"]) == pytest.approx(1000 / throughput, abs=0.001)
     assert float(row["J/inf"]) == pytest.approx(80 / throughput, abs=0.001)
@@ -226,7 +226,10 @@ def test_markdown_has_the_verdict_a_table_and_a_curve(replay: Replay) -> None:
         "### \u2705 alexnet: In 41 measurements across 6 configurations, `alexnet_config_4`"
     )
     rows = [line for line in lines if line.startswith("| `")]
-    assert rows[0] == "| `alexnet_config_4` | 5:GPU | 32 | 1,680 | +67% | 22.3 ms | 3 times |"
+    assert rows[0] == (
+        "| `alexnet_config_4` | 5:GPU | 32 | 1,680 \u00b1 50 | +67% \\[1.6x to 1.7x\\] | 22.3 ms \u00b1 0.6 "
+        "| 6 times |"
+    )
     assert len(rows) == 6
     assert "throughput `\u2581" in text
     assert "[report](report.html)" in text

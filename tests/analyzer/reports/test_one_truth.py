@@ -75,7 +75,7 @@ def test_every_output_of_a_run_shows_the_same_throughput_of_what_it_recommends(
 
     assert main(["report", "-e", str(tmp_path), "-o", "html,pdf,csv,markdown,json,junit"]) == 0
     capsys.readouterr()
-    assert main(["compare", str(tmp_path), str(tmp_path)]) == 0
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 7
     found = throughputs(tmp_path, best.name, load.value, capsys.readouterr().out)
 
     assert [output for output, figures in found.items() if not figures] == []

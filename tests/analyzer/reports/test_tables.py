@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tpx.analyzer.reports.tables import for_people, gpu_table, inference_table, server_table, write_csv
+from tpx.analyzer.reports.tables import (
+    for_people,
+    gpu_table,
+    inference_table,
+    server_table,
+    tables_for_people,
+    write_csv,
+)
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import GpuUse, Latency, LoadPoint, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
@@ -230,3 +237,21 @@ def test_a_figure_that_no_row_has_is_not_among_what_they_share(two: Run) -> None
 def test_a_server_of_which_nothing_is_known_has_no_row(two: Run) -> None:
     unseen = replace(two, server_only=ServerOnly())
     assert server_table(unseen, with_memory=True).rows == ()
+
+
+def test_rows_for_people_say_how_often_they_were_measured_and_what_was_not_stable(replay: Replay) -> None:
+    """Those of files stay Model Analyzer's."""
+    run = replay()
+    (model,) = run.models
+    shaky = tuple(
+        replace(v, measurements=tuple(replace(m, stable=m.load.value != 1) for m in v.measurements))
+        for v in model.variants
+    )
+    view = ReportView.of(replace(run, models=(replace(model, variants=shaky),)), NAMES)
+    table, *_ = tables_for_people(view)
+    path, load = (table.headers.index(name) for name in ("Model Config Path", "Concurrency"))
+    told = {(row[path], row[load]): row[-1] for row in table.rows}
+    assert told["alexnet_config_4", "32"] == "6 times"
+    assert told["alexnet_config_4", "16"] == "once"
+    assert told["alexnet_config_4", "1"] == "once, unstable"
+    assert "Measured" not in inference_table(run, with_memory=False).headers

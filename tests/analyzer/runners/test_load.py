@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tpx.analyzer.results.measurement import Latency, LatencyBreakdown, LoadPoint
-from tpx.analyzer.runners.load import level_of, shorten_rules, to_measurement
+from tpx.analyzer.runners.load import level_of, shorten_rules, to_measurement, windows_of
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
@@ -104,10 +104,16 @@ def test_the_note_of_an_unstable_level_says_how_well_its_throughput_is_known() -
 @pytest.mark.parametrize(("words", "most"), [((), 3), (("--max-trials", "5"), 5), (("--max-trials", "1"), 1)])
 def test_a_trial_has_as_many_windows_as_were_asked_for(words: tuple[str, ...], most: int) -> None:
     spec = from_argv(SessionSpec, ["-m", "m", *words])
-    assert (
-        shorten_rules(spec.level_settings, spec.windows.max_trials or 3, one_window=False).max_windows == most
-    )
-    assert shorten_rules(spec.level_settings, 3, one_window=True).max_windows == 1
+    assert shorten_rules(spec.level_settings, spec.windows.max_trials or 3, fixed=0).max_windows == most
+    fixed = shorten_rules(spec.level_settings, 3, fixed=4)
+    assert (fixed.max_windows, fixed.fixed_windows) == (4, 4)
+
+
+def test_the_windows_of_a_final_round_are_those_of_its_figures() -> None:
+    level = replace(LEVEL, kept_windows=len(LEVEL.windows))
+    windows = windows_of(level)
+    assert [w.throughput for w in windows] == [w.throughput_infer_per_s for w in level.windows]
+    assert all(w.latency.p99_ns for w in windows)
 
 
 def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:

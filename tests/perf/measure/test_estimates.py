@@ -33,4 +33,7 @@ def test_nothing_is_known_of_the_mean_of_a_single_request() -> None:
     assert (mean.interval.low, mean.interval.high) == (0.0, None)
     assert mean.note == "n too small for the mean (need >= 2)"
     told = " ".join(extra_lines(make_level(estimates=found)))
-    assert "mean at least 0 us (n too small for the mean)" in told
+    # a bound of zero says nothing
+    assert "mean" not in told
+    assert "infer/s" not in told
+    assert "p99 at least 1.37 us (n too small for p99)" in told

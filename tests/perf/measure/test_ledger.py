@@ -262,10 +262,11 @@ def test_a_counted_level_is_held_against_the_limit_by_its_one_window() -> None:
     assert closed(rows, replace(settings, latency_limit_ms=5), [3]).verdict is Verdict.OVER_LIMIT
 
 
-def test_a_level_of_one_window_ends_with_it() -> None:
-    settings = LevelSettings(rule="ci", interval_ms=1000, one_window=True)
+@pytest.mark.parametrize("windows", [1, 3])
+def test_a_level_of_so_many_windows_has_them_and_no_more(windows: int) -> None:
+    settings = LevelSettings(rule="brief", interval_ms=1000, fixed_windows=windows)
     result = measured(steady(0.02, seconds=9), Level("concurrency", 1), settings)
-    assert (len(result.windows), result.stable) == (1, True)
+    assert (len(result.windows), result.kept_windows, result.stable) == (windows, windows, True)
 
 
 def test_by_perf_analyzers_rule_too_further_windows_settle_an_objective() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.perf.conftest import make_level
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
-from tpx.perf.objectives import Assessment, Outcome
+from tpx.perf.objectives import Assessment, Outcome, parse_objectives
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.files import junit_text, markdown_text, write_files
 from tpx.perf.report.model import Report
@@ -33,6 +33,15 @@ def report(*levels: LevelResult, words: tuple[str, ...] = (), **changes: object)
 HOSTILE = ErrorCount(code="HTTP 500", count=3, message='<script>"a|b`\x01\n\x1b[31mno')
 UNSTABLE = make_level(2, 9000.0, verdict=Verdict.UNSTABLE, stable=False, reason="it moved")
 OVER = make_level(4, 9500.0, verdict=Verdict.OVER_LIMIT, reason="Measured latency went over <5 msec>.")
+UNSURE = make_level(
+    3,
+    9100.0,
+    slo=(
+        Assessment(
+            objective=parse_objectives("p99<1ms")[0], outcome=Outcome.UNDECIDED, value=0.0, reason="few"
+        ),
+    ),
+)
 DEAD = make_level(
     8, 0.0, verdict=Verdict.ERRORS, latency=None, client=None, requests=0, failed=3, errors=(HOSTILE,),
     reason=f"all failed: {HOSTILE.message}",
@@ -137,6 +146,16 @@ def test_markdown_of_nothing_says_why() -> None:
             report(make_level(), words=("--slo", "p99<1ms"), answer=make_level().level),
             "Objectives met",
             "good",
+        ),
+        (
+            report(make_level(), UNSTABLE, words=("--slo", "p99<1ms"), answer=make_level().level),
+            "Objectives met",
+            "warn",
+        ),
+        (
+            report(make_level(), UNSURE, words=("--slo", "p99<1ms"), answer=make_level().level),
+            "Objectives met",
+            "warn",
         ),
     ],
 )

@@ -48,7 +48,7 @@ class GoalSpec:
     require: tuple[Gate, ...] = option(
         (),
         "exit with an error unless the verdict is satisfied (4: no configuration satisfies the "
-        "constraints) or conclusive (7: no configuration is certain to be better)",
+        "constraints) or conclusive (7: it is undecided)",
         metavar="satisfied,conclusive",
         comma=True,
         common=True,

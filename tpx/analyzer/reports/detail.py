@@ -6,13 +6,13 @@ from pathlib import Path
 from tpx.analyzer.objectives import RankedVariant, describe_misses
 from tpx.analyzer.reports.charts import DETAILED, breakdown, by_load, draw_plots, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
-from tpx.analyzer.reports.page import duration, failure_blocks, plot_section
+from tpx.analyzer.reports.page import failure_blocks, plot_section
 from tpx.analyzer.reports.recommendation import config_diff, memory_tiles, metric_tile, paths_of, whole_text
 from tpx.analyzer.reports.view import ModelView, ReportView
-from tpx.analyzer.verdict import Finding, plural
+from tpx.analyzer.verdict import Finding, describe_interval, plural
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.report.digits import rounded
+from tpx.report.digits import change, duration, rounded
 from tpx.report.document import (
     Document,
     Group,
@@ -41,20 +41,20 @@ def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:
     verdict = view.verdict
     badge: tuple[str, Tone] = ("Measured", "neutral")
     if ranked.name == view.verdict.recommended:
-        sure = verdict.finding is not Finding.INCONCLUSIVE
-        badge = ("Recommended", "good") if sure else ("Inconclusive", "warn")
+        sure = verdict.finding is not Finding.UNDECIDED
+        badge = ("Recommended", "good") if sure else ("Undecided", "warn")
     elif not ranked.satisfies:
         badge = "Misses the constraints", "bad"
-    elif ranked.name in view.verdict.tied:
-        badge = "Tied with the best", "good"
+    elif ranked.name in view.verdict.alike:
+        badge = "Not told apart from the recommended", "neutral"
     elif ranked.run.variant.is_default:
         badge = "The default", "neutral"
     place = [r.name for r in verdict.ranking].index(ranked.name) + 1
     text = f"Number {place} of {len(verdict.ranking)}: {rounded(ranked.figures.throughput)} infer/s"
     text += f" at {ranked.figures.load}"
     gain = verdict.conclusion.gains.get(ranked.name) if verdict.conclusion else None
-    if gain is not None and gain.rounds > 1 and not ranked.run.variant.is_default:
-        text += f", {gain} against the default"
+    if gain is not None and not ranked.run.variant.is_default:
+        text += f", {change(gain.value)} ({describe_interval(gain)}) against the default"
     if not ranked.satisfies:
         miss = describe_misses(ranked.figures, view.verdict.limits)
         text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"

@@ -10,7 +10,7 @@ from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Measurement, Range
 from tpx.analyzer.results.pooled import repeated
-from tpx.report.digits import in_unit, percent, rounded
+from tpx.report.digits import change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
 
@@ -85,15 +85,15 @@ THROUGHPUT = measured("perf_throughput", "infer/s", "inferences a second")
 
 def _gain_cell(line: TableLine) -> Cell:
     verdict, share = line.view.verdict, None
-    if verdict.default is not None and not line.ranked.run.variant.is_default:
-        share = gain_percent(line.ranked.figures, verdict.default.figures, verdict.goals)
-    made = number(share, lambda known: percent(known / 100))
+    if verdict.default is None or line.ranked.run.variant.is_default:
+        return number(None)
     gain = verdict.conclusion.gains.get(line.ranked.name) if verdict.conclusion else None
-    if share is None or gain is None or gain.rounds < 2:
-        return made
-    low, high = f"{gain.low * 100:.0f}", f"{gain.high * 100:.0f}"
-    title = "95% confidence, by the final rounds"
-    return made if low == high else replace(made, note=f"[{low}, {high}]", title=title)
+    if gain is None:
+        share = gain_percent(line.ranked.figures, verdict.default.figures, verdict.goals)
+        return number(share, lambda known: change(known / 100))
+    made = number(gain.value * 100, lambda known: change(known / 100))
+    note = "too noisy" if gain.too_noisy else f"[{change_range(gain.low, gain.high)}]"
+    return replace(made, note=note, title=f"{gain.confidence:.0%} confidence, by the final rounds")
 
 
 GAIN: Shown = TableField(
@@ -206,8 +206,8 @@ def _read_value(value: Callable[[Measurement], float | None], line: TableLine) -
     return value(line.measurement)
 
 
-def verdict_columns(lines: Sequence[TableLine], tied: Sequence[str] = ()) -> Iterator[Shown]:
-    """Yield the columns of stability (if some row is unstable), constraints (if any), ties (if `tied`)."""
+def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> Iterator[Shown]:
+    """Yield the columns of stability (if some row is unstable), constraints (if any), and what is `alike`."""
     if any(not line.measurement.stable for line in lines):
         yield TableField(
             column=Column(header="Stable", hint="whether the last windows agreed"),
@@ -218,10 +218,11 @@ def verdict_columns(lines: Sequence[TableLine], tied: Sequence[str] = ()) -> Ite
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
             cell=lambda line: words(*_STANDINGS[line.standing]),
         )
-    if tied:
+    if alike:
+        hint = "not told apart from the recommended configuration by the final rounds"
         yield TableField(
-            column=Column(header="Tied", hint="indistinguishable from the best in the final rounds"),
-            cell=lambda line: words("tied", "ok") if line.ranked.name in tied else words(""),
+            column=Column(header="Told apart", hint=hint),
+            cell=lambda line: words("no") if line.ranked.name in alike else words(""),
         )
 
 
@@ -238,7 +239,7 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         *member_columns(lines),
         *latency_columns(few=True),
         *resource_columns(view),
-        *verdict_columns(lines, view.verdict.tied and (*view.verdict.tied, view.verdict.recommended)),
+        *verdict_columns(lines, view.verdict.alike),
         *([_TIMES] if any(line.ranked.settled for line in lines) else ()),
     )
     best = view.verdict.recommended or (ranking[0].name if ranking and ranking[0].satisfies else "")

@@ -1,5 +1,6 @@
 """A run as JSON: the verdicts, and every figure that the page shows."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -9,9 +10,10 @@ from tpx.analyzer.reports.view import ModelView, Prices, ReportView
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import VariantRun
+from tpx.perf.statistics.findings import Contrast
 from tpx.report.files import json_text
 
-SCHEMA = 1
+SCHEMA = 2
 """Schema version; fields may be added without a new version, but none changes its meaning."""
 MOST_EMBEDDED_BYTES = 700_000
 
@@ -71,10 +73,11 @@ def _encode_model(view: ModelView) -> Json:
         "closest": verdict.best.name if verdict.best and not verdict.best.satisfies else None,
         "default": verdict.default.name if verdict.default else None,
         "gain_percent": verdict.gain_percent,
-        "gain": msgspec.to_builtins(gain) if gain is not None and gain.rounds > 1 else None,
-        "tied": list(view.verdict.tied),
+        "gain": None if gain is None else _encode_gain(gain),
+        "candidate": verdict.candidate.name if verdict.candidate else None,
+        "not_told_apart": list(verdict.alike),
+        "measured_higher_once": [r.name for r in verdict.left_out],
         "noise": list(conclusion.noise) if conclusion else [],
-        "inconclusive": verdict.inconclusive,
         "configurations": [
             *(_encode_configuration(r, goals, prices) for r in verdict.ranking),
             *({**_encode_variant(v), **_NOTHING} for v in model.variants if not v.measurements),
@@ -82,6 +85,18 @@ def _encode_model(view: ModelView) -> Json:
         "failures": [msgspec.to_builtins(f) for f in model.failures],
         "unavailable": model.unavailable.reason if model.unavailable else None,
         "trace": [msgspec.to_builtins(d) for d in model.decisions],
+    }
+
+
+def _encode_gain(gain: Contrast) -> Json:
+    return {
+        "value": gain.value,
+        "low": gain.low,
+        "high": gain.high if math.isfinite(gain.high) else None,
+        "confidence": gain.confidence,
+        "p_value": gain.p_value,
+        "finding": gain.finding,
+        "rounds": gain.repeats,
     }
 
 

@@ -30,7 +30,7 @@ from tpx.analyzer.results.measurement import TrialFailure
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
-from tpx.report.digits import in_unit, rounded
+from tpx.report.digits import duration, in_unit, rounded
 from tpx.report.document import (
     Block,
     Cell,
@@ -55,15 +55,15 @@ _PARETO = (
     "On the line, more throughput costs latency. The area of a point is the memory it held, where that is "
     "known."
 )
-_UNCONFIRMED = (
-    " Any point above the line was measured once, by the search; the final rounds do not confirm it."
+_MEASURED_ONCE = (
+    " Any point above the line was measured once, by the search, and not again in the final rounds."
 )
 _ROUNDS = "The best configurations and the default, or each load of the only one, measured again in turns."
 _METHOD = (
     "Throughput counts inferences. The latency is the client's own, from sending a request to its last byte. "
     "A measurement ends with the first window whose throughput is known well enough, or with the last of "
-    "--max-trials. Where there were final rounds, a configuration's figures are the means of its rounds and "
-    "of what the search measured, and \u00b1 is half the width of their 95 % confidence interval. Memory is "
+    "--max-trials. Where there were final rounds, a configuration's figures are the means of its rounds, "
+    "and \u00b1 is half the width of their 95 % confidence interval. Memory is "
     "the greatest value seen under load; energy is that of the whole machine."
 )
 
@@ -124,15 +124,6 @@ def _build_provenance(run: Run) -> Section:
     )
 
 
-def duration(elapsed_ns: int) -> str:
-    """Return `42 s`, `3 min 05 s`, `2 h 07 min`."""
-    minutes, seconds = divmod(round(elapsed_ns / 1e9), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
-
-
 def hashes(run: Run) -> dict[str, str]:
     """Return hashes that show whether two reports have the same options and the same models."""
     started = run.started
@@ -179,7 +170,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     sections += section(
         "Trade-offs",
         chart_picture(front),
-        lead=_PARETO + (_UNCONFIRMED if any(r.settled for r in ranking) else ""),
+        lead=_PARETO + (_MEASURED_ONCE if any(r.settled for r in ranking) else ""),
     )
     sections += section(
         "Where the time goes",

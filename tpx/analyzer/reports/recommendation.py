@@ -9,8 +9,8 @@ from tpx.analyzer.objectives import METRICS, RankedVariant, describe_limits, sho
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import VariantRun
-from tpx.analyzer.verdict import Finding, equal_loads
-from tpx.report.digits import percent
+from tpx.analyzer.verdict import Finding, describe_interval, equal_loads
+from tpx.report.digits import change
 from tpx.report.document import (
     Block,
     Cell,
@@ -76,9 +76,10 @@ def _iter_tiles(view: ModelView) -> Iterator[Tile]:
     yield from metric_tile("perf_throughput", "Throughput", best, other, good)
     if verdict.gain_percent is not None and other is not None:
         gain = verdict.gain
-        note = f"95%: {gain.interval.strip()} %" if gain and gain.interval else "over the default"
-        figure = percent(verdict.gain_percent / 100).removesuffix("%")
-        yield Tile(label="Gain", figure=figure, unit="%", note=note)
+        note = "over the default, measured once" if gain is None else describe_interval(gain)
+        figure = change(verdict.gain_percent / 100)
+        unit = "%" if figure.endswith("%") else ""
+        yield Tile(label="Gain", figure=figure.removesuffix("%"), unit=unit, note=note)
     yield from metric_tile("perf_latency_p99", "p99 latency", best, other)
     load, configuration = best.figures.load, best.run.configuration
     yield Tile(
@@ -116,15 +117,13 @@ def recommend(view: ModelView) -> list[Section]:
     path = paths_of(best.run.configuration, report.repository)
     lead = f"`{best.name}` against `{default.name}`. " if default else ""
     blocks: list[Block] = [code(shlex.join(words), command=True)]
-    if verdict.finding is Finding.INCONCLUSIVE:
-        blocks.insert(0, Note(text="It is not certain to be better: measure again before you apply it."))
     if default is not None:
         full_config = code(whole_text(best.run.configuration), label="config.pbtxt")
-        change = (
+        lines = (
             config_diff(default.run, best.run),
             Details(summary="The whole `config.pbtxt`", blocks=(full_config,)),
         )
-        blocks.append(Group(title="Change to `config.pbtxt`", blocks=change))
+        blocks.append(Group(title="Change to `config.pbtxt`", blocks=lines))
         brings: list[Block] = [_build_comparison(default, best, gpus=view.gpus)]
         equal = equal_loads(best, default, view.verdict.goals)
         if equal:
@@ -153,8 +152,8 @@ def _build_comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool
         metric = METRICS[tag]
         old, new = metric.value(default.figures), metric.value(best.figures)
         if old is not None and new is not None:
-            change = percent(new / old - 1) if old else NO_VALUE
-            rows.append((label, shown(metric, old), shown(metric, new), change))
+            by = change(new / old - 1) if old else NO_VALUE
+            rows.append((label, shown(metric, old), shown(metric, new), by))
     return DataTable(
         caption="",
         columns=(

@@ -17,6 +17,7 @@ from tpx.analyzer.objectives import (
 )
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement
+from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
 from tpx.report.digits import rounded
@@ -33,8 +34,13 @@ class _MeasurementRow:
     gpu: GpuUse | None = None
 
 
-def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
-    """Return every measurement, best configuration first; `fields` replace the default columns."""
+def inference_table(
+    run: Run, *, with_memory: bool, fields: Sequence[str] = (), marked: bool = False
+) -> Table:
+    """Return every measurement, best configuration first; `fields` replace the default columns.
+
+    `marked` adds how often each was measured, and whether it was stable.
+    """
     rows = list(_iter_rows(run))
     tags = tuple(fields) or (
         *("model_name", "batch_size", _choose_load_tag(rows), "model_config_path", "instance_group"),
@@ -42,7 +48,7 @@ def inference_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) 
         *(tag for tag in _TOKENS if any(METRICS[tag].value(r.measurement) is not None for r in rows)),
         *(("cpu_used_ram",) if with_memory else ()),
     )
-    return _build_table("Models (Inference)", rows, tags)
+    return _build_table("Models (Inference)", rows, (*tags, *((_MEASURED,) if marked else ())))
 
 
 def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
@@ -126,6 +132,17 @@ def _list_loads(row: _MeasurementRow) -> Sequence[LoadPoint]:
     return load.members or (load,)
 
 
+_MEASURED = "Measured"
+"""A column in addition to Model Analyzer's; its own header."""
+
+
+def _describe_certainty(row: _MeasurementRow) -> str:
+    """Return `6 times`, `once`, or `once, unstable`."""
+    point = row.measurement
+    times = f"{len(point.samples)} times" if isinstance(point, Mean) else "once"
+    return times if point.stable else f"{times}, unstable"
+
+
 _CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
     "model_name": lambda r: r.model,
     "gpu_uuid": lambda r: r.gpu.uuid if r.gpu else "",
@@ -137,6 +154,7 @@ _CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
     "instance_group": lambda r: _join_values(r, lambda one: one.instance_group.partition("; ")[0]),
     "max_batch_size": lambda r: _join_values(r, lambda one: one.max_batch_size),
     "satisfies_constraints": lambda r: "Yes" if r.passes else "No",
+    _MEASURED: _describe_certainty,
 }
 _GPU = ("gpu_used_memory", "gpu_utilization", "gpu_power_usage")
 _GPU_VALUES: Mapping[str, Callable[[GpuUse], float | None]] = {
@@ -198,8 +216,13 @@ def _format_rounded(value: float | None) -> str:
     return str(round(float(value), 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 4))
 
 
+def tables_for_people(view: ReportView) -> tuple[Table, ...]:
+    """Return the tables with marked rows, and their figures rounded as in all reports for people."""
+    return tuple(map(for_people, tables_of(view, marked=True).values()))
+
+
 def for_people(table: Table) -> Table:
-    """Return the table with its figures rounded as in all reports for people."""
+    """Return the table with its figures rounded."""
     figures = [header.endswith(")") for header in table.headers]
 
     def cell(text: str, *, figure: bool) -> str:
@@ -209,7 +232,7 @@ def for_people(table: Table) -> Table:
     return replace(table, rows=tuple(rows))
 
 
-def tables_of(view: ReportView) -> Mapping[str, Table]:
+def tables_of(view: ReportView, *, marked: bool = False) -> Mapping[str, Table]:
     """Return the tables of inference, GPUs and the server without models, by the names of their CSV files."""
     run, settings = view.run, view.settings
     memory = bool(settings.get("collect_cpu_metrics", False))
@@ -217,7 +240,7 @@ def tables_of(view: ReportView) -> Mapping[str, Table]:
         tuple(settings.get(f"{kind}_output_fields", ())) for kind in ("inference", "gpu", "server")
     )
     tables = {
-        "model-inference": inference_table(run, with_memory=memory, fields=inference),
+        "model-inference": inference_table(run, with_memory=memory, fields=inference, marked=marked),
         "model-gpu": gpu_table(view, gpu),
         "server-only": server_table(run, with_memory=memory, fields=server),
     }

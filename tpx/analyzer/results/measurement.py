@@ -200,6 +200,14 @@ class HostUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowFigures:
+    """The figures of one window of a measurement."""
+
+    throughput: float
+    latency: Latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """The result of one trial."""
 
@@ -233,6 +241,8 @@ class Measurement:
     """Interval from the batches of this measurement; None if there were too few."""
     p99_range: Range | None = None
     """Interval in ns."""
+    windows: tuple[WindowFigures, ...] = ()
+    """Windows of a final round, which tell how much they scatter; none of the search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, median
 from typing import TypeGuard, TypeVar
 
 from tpx.analyzer.results.measurement import (
@@ -14,12 +14,10 @@ from tpx.analyzer.results.measurement import (
     Range,
     ResponseFigures,
 )
-from tpx.perf.statistics.intervals import CONFIDENCE, t_quantile
+from tpx.perf.statistics.findings import ALPHA, mean_error
 
 T = TypeVar("T")
 R = TypeVar("R")
-LEAST_SPREAD = 0.01
-"""Floor of the relative spread: rounds that agree more closely do so by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,47 +38,47 @@ def repeated(point: Measurement) -> TypeGuard[Mean]:
 
 
 def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> Measurement:
-    """Return the mean of a configuration's final rounds and of the search's measurements under one load.
+    """Return the mean of a configuration's final rounds under one load, or else of the search's measurements.
 
-    The search's are omitted if the rounds contradict them: the best of many may be a lucky one.
+    The search's do not count beside rounds: the best of many is a lucky one.
     """
-    samples = [*(m for m in searched if not contradicted(m, rounds)), *rounds]
+    samples = rounds or searched
     return samples[0] if len(samples) == 1 else pooled(samples)
 
 
-def contradicted(searched: Measurement, rounds: Sequence[Measurement]) -> bool:
-    """Return True if a measurement lies outside the 95% prediction interval of the final rounds."""
-    values = [math.log(m.throughput) for m in rounds if m.throughput > 0]
-    if len(values) < 2 or searched.throughput <= 0:
-        return False
-    spread = max(stdev(values), LEAST_SPREAD) * math.sqrt(1 + 1 / len(values))
-    distance = abs(math.log(searched.throughput) - fmean(values))
-    return distance > t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * spread
-
-
 def interval_of(values: Sequence[float]) -> Range | None:
-    """Return the 95% confidence interval of the mean of repeated figures; None for fewer than two."""
-    if len(values) < 2:
+    """Return the 95% confidence interval of the geometric mean of repeated figures; None for fewer than two,
+    or if one is not above zero.
+    """
+    if len(values) < 2 or min(values) <= 0:
         return None
-    mean = fmean(values)
-    reach = t_quantile(0.5 + CONFIDENCE / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return Range(low=max(0.0, mean - reach), high=mean + reach)
+    logs = [math.log(value) for value in values]
+    mean = fmean(logs)
+    reach = max(error.reach(ALPHA / 2) for error in mean_error(logs))
+    return Range(low=math.exp(mean - reach), high=math.exp(mean + reach))
+
+
+def typical_throughput(measurement: Measurement) -> float:
+    """Return the throughput that conclusions rest on: the median of the windows, if they are known."""
+    windows = measurement.windows
+    return median(w.throughput for w in windows) if windows else measurement.throughput
 
 
 def pooled(samples: Sequence[Measurement]) -> Mean:
-    """Return the means of all figures and the peak of the memory, for each model if there are several."""
+    """Return the means of all figures and the peak of the memory, for each model if there are several.
+
+    The throughput is the geometric mean, so that the ratio of two is the gain that is concluded from them.
+    """
     last, p99s = samples[-1], [m.latency.p99_ns for m in samples if m.latency.p99_ns is not None]
-    # the final rounds repeat what a single window of the search may not have told
-    decisive = [m for m in samples if m.round] or samples
     mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
     mean |= {
         "samples": tuple(samples),
-        "throughput": fmean(m.throughput for m in samples),
+        "throughput": _mean_throughput(samples),
         "latency": means([m.latency for m in samples]),
         "breakdown": means([m.breakdown for m in samples]),
         "answers": _fold([m.answers for m in samples], _pool_answers),
-        "stable": all(m.stable for m in decisive),
-        "note": next((m.note for m in decisive if m.note), ""),
+        "stable": all(m.stable for m in samples),
+        "note": next((m.note for m in samples if m.note), ""),
         "requests": sum(m.requests for m in samples),
         "duration_ns": sum(m.duration_ns for m in samples),
         "memory": _fold([m.memory for m in samples], _pool_memory),
@@ -88,11 +86,17 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
         "cpu_percent": _fold([m.cpu_percent for m in samples], fmean),
         "energy": _fold([m.energy for m in samples], _pool_energy),
         "members": tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
-        "throughput_range": interval_of([m.throughput for m in samples]),
+        "throughput_range": interval_of([typical_throughput(m) for m in samples]),
         "p99_range": interval_of(p99s),
+        "windows": (),
         "round": 0,
     }
     return Mean(**mean)
+
+
+def _mean_throughput(samples: Sequence[Measurement]) -> float:
+    values = [typical_throughput(m) for m in samples]
+    return geometric_mean(values) if min(values) > 0 else fmean(values)
 
 
 def _pool_answers(found: Sequence[ResponseFigures]) -> ResponseFigures:

@@ -57,12 +57,12 @@ class InProcessRunner:
         self._configuration = configuration
         return Preparation(how="loaded")
 
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         if self._configuration is None:
             raise MeasurementError("no configuration is prepared")
         try:
             async with asyncio.timeout(self._limit_s):
-                return await self._load.measure(self._configuration, load, one_window=one_window)
+                return await self._load.measure(self._configuration, load, windows=windows)
         except TimeoutError as exc:
             raise too_long(self._limit_s) from exc
 

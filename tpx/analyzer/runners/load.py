@@ -16,6 +16,7 @@ from tpx.analyzer.results.measurement import (
     Range,
     ResponseFigures,
     Variant,
+    WindowFigures,
 )
 from tpx.analyzer.results.pooled import means
 from tpx.analyzer.runners.answers import Answers, answers_of
@@ -62,11 +63,11 @@ class LoadGenerator:
         return replace(self, sessions=sessions)
 
     async def measure(
-        self, configuration: Configuration, load: LoadPoint, address: str = "", *, one_window: bool = False
+        self, configuration: Configuration, load: LoadPoint, address: str = "", *, windows: int = 0
     ) -> Measurement:
         """Measure a configuration that is served at host:port; models measured together, each under its part.
 
-        A level ends when its figures are stable, its windows are used up, or after `one_window`. Raises
+        A level ends after `windows`, which the result then tells, or when its figures are stable. Raises
         MeasurementError if no request succeeds or a decoupled model cannot stream, WireError if the server
         does not respond, UsageError if inputs need a shape.
         """
@@ -87,7 +88,7 @@ class LoadGenerator:
             spec = replace(spec, inputs=replace(spec.inputs, batch_size=part.batch_size))
             async with Session(spec, in_process=self.in_process) as session:
                 rules = shorten_rules(
-                    session.settings, spec.windows.max_trials or self.most_windows, one_window=one_window
+                    session.settings, spec.windows.max_trials or self.most_windows, fixed=windows
                 )
                 result = await session.measure(level_of(spec, part), rules)
             if self.tell is not None:
@@ -95,7 +96,8 @@ class LoadGenerator:
                 self.tell(f"{member.name} at {part}\n{text}")
             if result.verdict is Verdict.ERRORS:
                 raise MeasurementError(result.reason)
-            return to_measurement(result, member.name, part)
+            found = to_measurement(result, member.name, part)
+            return replace(found, windows=windows_of(result)) if windows else found
 
         if not load.members:
             return await level(variant, load)
@@ -128,10 +130,10 @@ class LoadGenerator:
         return await answers_of(spec, self.in_process)
 
 
-def shorten_rules(rules: LevelSettings, windows: int, *, one_window: bool) -> LevelSettings:
+def shorten_rules(rules: LevelSettings, windows: int, *, fixed: int = 0) -> LevelSettings:
     """Return the rules of a trial: as short as a stable throughput allows, unless others were requested.
 
-    It has at most `windows` windows, or `one_window`.
+    It has at most `windows` windows, or exactly `fixed`.
     """
     if rules.rule != "pa" or rules.request_count:
         return rules
@@ -139,8 +141,8 @@ def shorten_rules(rules: LevelSettings, windows: int, *, one_window: bool) -> Le
         rules,
         rule="brief",
         warmup_s=rules.warmup_s or rules.interval_ms * WARMUP_SHARE / 1e3,
-        one_window=one_window,
-        max_windows=1 if one_window else windows,
+        fixed_windows=fixed,
+        max_windows=fixed or windows,
     )
 
 
@@ -179,6 +181,14 @@ def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measure
         throughput_range=throughput_range,
         p99_range=p99_range,
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
+    )
+
+
+def windows_of(level: LevelResult) -> tuple[WindowFigures, ...]:
+    """Return the figures of the windows that a level's figures are computed over."""
+    return tuple(
+        WindowFigures(throughput=w.throughput_infer_per_s, latency=_convert_latency(w.latency) or Latency())
+        for w in level.windows[-level.kept_windows :]
     )
 
 

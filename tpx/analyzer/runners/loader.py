@@ -100,12 +100,12 @@ class ServedRunner:
         self._configuration = configuration
         return done if self._reloads else Preparation(how="found")
 
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
+    async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         running, configuration = self._running, self._configuration
         if running is None or configuration is None:
             raise MeasurementError("no configuration is prepared")
         address = running.addresses.of(self._load.protocol)
-        level = asyncio.create_task(self._load.measure(configuration, load, address, one_window=one_window))
+        level = asyncio.create_task(self._load.measure(configuration, load, address, windows=windows))
         try:
             await self.guard(level, self._limit_s)
             return level.result()

@@ -112,8 +112,8 @@ class Runner(Protocol):
         Returns how, or None without a server. Raises ServerLost if it is gone, TpxError if it refuses.
         """
 
-    async def measure(self, load: LoadPoint, *, one_window: bool = False) -> Measurement:
-        """Measure the prepared configuration until its throughput is stable, or for a single window."""
+    async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
+        """Measure the prepared configuration for this many windows, or until its throughput is stable."""
         ...
 
     async def answers(self, model: str) -> Answers:

@@ -10,11 +10,10 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import TypeVar
 
-from tpx.analyzer.conclusion import EQUIVALENCE, TIE_MARGIN, Gain, compare_scores
-from tpx.analyzer.objectives import satisfies, score
+from tpx.analyzer.conclusion import EARLY_ALPHA, Evidence, Finalist
+from tpx.analyzer.objectives import satisfies
 from tpx.analyzer.results.measurement import (
     LoadPoint,
     Measurement,
@@ -23,10 +22,11 @@ from tpx.analyzer.results.measurement import (
     TrialFailure,
     Variant,
 )
-from tpx.analyzer.results.pooled import Mean, point_of
+from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.spec import Limits, Mode, SearchSpec
-from tpx.analyzer.variants import instance_count
+from tpx.analyzer.variants import configure, instance_count
+from tpx.report.digits import change_range
 
 T = TypeVar("T")
 Strategy = Callable[[SearchSpec, History], Steps]
@@ -107,7 +107,13 @@ class SearchDriver:
         yield from self._iter_unknown(strategy)
         history.reserved = 0
         if history.limits.final_rounds:
-            yield from self._iter_unknown(final_rounds(history), within_budget=False)
+            rounds = final_rounds(history, self._count_instances)
+            yield from self._iter_unknown(rounds, within_budget=False)
+
+    def _count_instances(self, variant: Variant) -> int:
+        """Return the instances of a variant's complete configuration."""
+        defaults = self._spec.defaults
+        return configure(variant, defaults.get(variant.model, {}), defaults).instances
 
     def _iter_unknown(self, steps: Steps, *, within_budget: bool = True) -> Steps:
         """Yield the trials without an outcome, within the budget unless the steps enforce it."""
@@ -130,18 +136,17 @@ class SearchDriver:
 
 
 NEAR = math.log(1.05)
-"""Score difference to the best within which variants may tie; the cheapest become finalists, too."""
+"""Score difference to the best within which the cheapest variants become finalists, too."""
 CONTENDING = math.log(1.2)
 """Score difference beyond which a third configuration is not measured again."""
-SURE = 0.02
+HOPELESS = 0.02
+"""Share by which a finalist is certainly behind the leader if it is not measured again."""
 FEWEST_ROUNDS = 2
 """Rounds for an interval, always completed; later ones start only if the budget covers a whole round."""
-CERTAIN = 0.03
-"""p-value below which a difference eliminates a configuration."""
 FINALISTS_AT_MOST = 4
 
 
-def final_rounds(history: History) -> Asking[None]:
+def final_rounds(history: History, count_instances: Callable[[Variant], int]) -> Asking[None]:
     """Measure the finalists again, round by round, until the best is decided or the rounds are used up; the
     only configuration again under each of its loads.
     """
@@ -149,39 +154,36 @@ def final_rounds(history: History) -> Asking[None]:
     if len(only := history.ranked()) == 1:
         yield from _repeat_loads(history, only[0])
         return
-    finalists = affordable(choose(history, limits.finalists), history.left)
+    finalists = affordable(choose(history, limits.finalists), history.repetitions_left)
     if len(finalists) < 2:
         history.decide("no final repetitions: there is nothing to compare, or no budget for it")
         return
     names = ", ".join(variant.name for variant in finalists)
-    history.decide(f"final repetitions: {names}, each at its best load, in shuffled order")
-    race = _Race(history, finalists)
-    loaded: Variant | None = None
+    history.decide(f"final repetitions: {names}, each at its best load and loaded anew, in shuffled order")
+    race = _Race(history, finalists, count_instances)
     for number in range(1, limits.final_rounds + 1):
         running = race.running
-        if number > FEWEST_ROUNDS and history.left < len(running):
+        if number > FEWEST_ROUNDS and history.repetitions_left < len(running):
             history.decide("the budget ended before the final repetitions did")
             return
-        # the configuration that ended a round begins the next one, because it need not be loaded again
-        order = sorted(_shuffled(running, limits.seed, number), key=lambda each: each is not loaded)
-        loaded = order[-1]
-        for variant in order:
+        for variant in _shuffled(running, limits.seed, number):
             outcome = yield Trial(variant=variant, load=race.searched[variant.name].load, round=number)
             race.take(variant, outcome)
         if number < FEWEST_ROUNDS or not race.running:
             continue
         if limits.final_rounds - number >= FEWEST_ROUNDS:
             race.move()
-        race.drop()
-        if why := race.decided:
-            history.decide(f"final repetitions ended after {number} rounds: {why}")
+        evidence = race.weigh()
+        if evidence is not None and evidence.decided:
+            history.decide(f"final repetitions ended after {number} rounds: more would not change the result")
             return
+        race.drop(evidence)
 
 
 def _repeat_loads(history: History, variant: Variant) -> Asking[None]:
     """Measure the only configuration again under each of its loads: a single window has no interval."""
     loads, name = [m.load for m in history.of(variant.name)], variant.name
-    if history.left < FEWEST_ROUNDS * len(loads):
+    if history.repetitions_left < FEWEST_ROUNDS * len(loads):
         history.decide("no final repetitions: there is no budget for them")
         return
     history.decide(f"final repetitions: {name}, the only one, at each of its loads, in shuffled order")
@@ -232,35 +234,24 @@ def instances_of(variant: Variant) -> int:
 
 
 class _Race:
-    """The finalists' measurements; a finalist that is significantly behind is eliminated."""
+    """The finalists' measurements; a finalist that is certainly behind is eliminated."""
 
-    def __init__(self, history: History, finalists: Sequence[Variant]) -> None:
+    def __init__(
+        self, history: History, finalists: Sequence[Variant], count_instances: Callable[[Variant], int]
+    ) -> None:
         self._history = history
+        self._finalists = {variant.name: variant for variant in finalists}
+        self._instances = {variant.name: count_instances(variant) for variant in finalists}
         self.searched = {v.name: best for v in finalists if (best := history.best(v.name)) is not None}
         self._rounds: dict[str, list[Measurement]] = {variant.name: [] for variant in finalists}
         self._missed: set[tuple[str, LoadPoint]] = set()
         self.running = list(finalists)
 
-    @property
-    def decided(self) -> str:
-        """Reason why no further round is needed; empty while one is."""
-        leader = self.leader
-        gains = [self._compare_variants(v, leader) for v in self.running if v is not leader]
-        behind = [g for g in gains if g.high < 0 and g.p_value < CERTAIN]
-        if not all(g.tied or g in behind or (g.high - g.low) / 2 <= SURE for g in gains):
-            return ""
-        if len(behind) == len(gains):
-            return f"{leader.name} is certainly the best"
-        return f"{leader.name} and others are certainly tied within {EQUIVALENCE:.0%}"
-
-    @property
-    def leader(self) -> Variant:
-        return max(self.running, key=lambda v: fmean(self._list_scores(v).values()))
-
     def take(self, variant: Variant, outcome: Outcome) -> None:
         """Record the outcome of a round; a finalist that fails is eliminated."""
         if isinstance(outcome, TrialFailure):
             self.running.remove(variant)
+            del self._rounds[variant.name]
             self._history.decide(f"out of the final repetitions: {outcome.reason}", variant.name)
         else:
             self._rounds[variant.name].append(outcome)
@@ -270,7 +261,7 @@ class _Race:
         history = self._history
         for variant in self.running:
             name, missed = variant.name, self.searched[variant.name].load
-            if satisfies(self._pool_point(variant), history.goals):
+            if satisfies(pooled(self._rounds[name]), history.goals):
                 continue
             self._missed.add((name, missed))
             kept = [m for m in history.of(name) if (name, m.load) not in self._missed]
@@ -280,28 +271,37 @@ class _Race:
                 moved = f"final repetitions go on at {self.searched[name].load}"
                 history.decide(f"{moved}: the mean at {missed} misses a constraint", name)
 
-    def drop(self) -> None:
+    def weigh(self) -> Evidence | None:
+        """Return the evidence of the rounds on those within the constraints, with the confidence of an early
+        look; None if there is nothing to compare yet.
+        """
+        goals = self._history.goals
+        points = {name: pooled(own) for name, own in self._rounds.items() if len(own) >= FEWEST_ROUNDS}
+        kept = {name: point for name, point in points.items() if satisfies(point, goals)} or points
+        waits = [v for v in self.running if len(self._rounds[v.name]) < FEWEST_ROUNDS]
+        if len(kept) < 2 or waits:
+            return None
+        finalists = [
+            Finalist(
+                name=name,
+                is_default=self._finalists[name].is_default,
+                instances=self._instances[name],
+                point=point,
+            )
+            for name, point in kept.items()
+        ]
+        return Evidence(finalists, goals, EARLY_ALPHA)
+
+    def drop(self, evidence: Evidence | None) -> None:
         """Eliminate those certainly worse than the leader; keep the default, the baseline of all gains."""
-        leader = self.leader
-        for variant in tuple(self.running):
-            gain = self._compare_variants(variant, leader)
-            if variant is leader or variant.is_default:
-                continue
-            if gain.high < -TIE_MARGIN and gain.p_value < CERTAIN:
+        behind = evidence.behind(HOPELESS) if evidence else []
+        for finalist in behind:
+            variant = self._finalists[finalist.name]
+            if evidence is not None and variant in self.running and not finalist.is_default:
                 self.running.remove(variant)
-                self._history.decide(f"out of the race: {gain} against {leader.name}", variant.name)
-
-    def _compare_variants(self, variant: Variant, other: Variant) -> Gain:
-        return compare_scores(self._list_scores(variant), self._list_scores(other))
-
-    def _pool_point(self, variant: Variant) -> Measurement:
-        return point_of([self.searched[variant.name]], self._rounds[variant.name])
-
-    def _list_scores(self, variant: Variant) -> dict[int, float]:
-        """Return the scores by round; 0 is the search's measurement, unless the rounds contradict it."""
-        point = self._pool_point(variant)
-        samples = point.samples if isinstance(point, Mean) else (point,)
-        return {m.round: score(m, self._history.goals) for m in samples}
+                found = evidence.contrast(finalist, evidence.leader)
+                less = change_range(found.low, found.high)
+                self._history.decide(f"out of the race: {less} against {evidence.leader.name}", finalist.name)
 
 
 def _is_near(

@@ -13,6 +13,8 @@ from tpx.analyzer.search.spec import Limits
 
 Merit = tuple[bool, float]
 """True and the score if the constraints are satisfied; else False and the negative shortfall in percent."""
+REPETITION_COST = 3
+"""Assumed cost of a measurement in a final round, in measurements of the search: it has three windows."""
 T = TypeVar("T")
 Asking = Generator[Trial, Outcome, T]
 """A generator that yields trials and receives their outcomes."""
@@ -31,12 +33,14 @@ class History:
         self.space_size = 0
         """Number of configurations that the strategy may try."""
         self.reserved = 0
-        """Measurements reserved for the final rounds; at most a third of the budget."""
+        """Measurements reserved for the final rounds; a part of the budget limits them."""
         self.spent = False
         """True if the budget ended the search."""
         self.measurements = 0
         """Trials carried out, including failed ones."""
         self._spent_ns = 0
+        self._repetitions = 0
+        self._repetitions_ns = 0
         self._outcomes: dict[str, dict[LoadPoint, Outcome]] = {}
         self._variants: dict[str, Variant] = {}
 
@@ -47,8 +51,12 @@ class History:
     def take(self, trial: Trial, outcome: Outcome) -> None:
         """Record an outcome; those of final rounds count only toward the cost."""
         self.measurements += 1
-        self._spent_ns += max(outcome.cost_ns, outcome.duration_ns)
-        if not trial.round:
+        cost_ns = max(outcome.cost_ns, outcome.duration_ns)
+        self._spent_ns += cost_ns
+        if trial.round:
+            self._repetitions += 1
+            self._repetitions_ns += cost_ns
+        else:
             self._variants.setdefault(trial.variant.name, trial.variant)
             self._outcomes.setdefault(trial.variant.name, {})[trial.load] = outcome
 
@@ -95,9 +103,25 @@ class History:
     @property
     def left(self) -> float:
         """Measurements that the search may still make, by their number and by their mean cost."""
-        total = math.inf
-        if self.limits.max_measurements is not None:
-            total = self.limits.max_measurements
-        if self.limits.budget is not None and self._spent_ns:
-            total = min(total, self.limits.budget * 1e9 * self.measurements / self._spent_ns)
-        return total - self.measurements - min(self.reserved, total // 3 if math.isfinite(total) else 0)
+        most, budget, left = self.limits.max_measurements, self.limits.budget, math.inf
+        if most is not None:
+            left = most - self.measurements - min(self.reserved, most // 3)
+        if budget is not None and self._spent_ns:
+            total = budget * 1e9 * self.measurements / self._spent_ns
+            # at least two rounds of two finalists, without which nothing is decided
+            reserve = min(REPETITION_COST * self.reserved, max(total / 3, REPETITION_COST * 5), total * 0.6)
+            left = min(left, total - self.measurements - reserve)
+        return left
+
+    @property
+    def repetitions_left(self) -> float:
+        """Measurements of final rounds that the budget allows, by their number and by their mean cost."""
+        most, budget, left = self.limits.max_measurements, self.limits.budget, math.inf
+        if most is not None:
+            left = most - self.measurements
+        if budget is not None and self._spent_ns:
+            each_ns = REPETITION_COST * self._spent_ns / self.measurements
+            if self._repetitions:
+                each_ns = self._repetitions_ns / self._repetitions
+            left = min(left, (budget * 1e9 - self._spent_ns) / each_ns)
+        return left

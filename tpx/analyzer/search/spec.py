@@ -98,7 +98,7 @@ class Limits:
         None, "maximum measurements per model; selects the mode as --budget does", minimum=1
     )
     final_rounds: int = option(
-        5, "maximum rounds in which the best configurations and the default are measured again; 0 = none"
+        6, "maximum rounds in which the best configurations and the default are measured again; 0 = none"
     )
     seed: int = option(0, "seed of the search and of the order of the final rounds")
     pareto: tuple[str, ...] = option(

@@ -149,10 +149,10 @@ class LevelLedger:
         violated, the level is dead, or it has had all its windows.
         """
         settings, windows = self.settings, self.windows
-        counted = settings.request_count or settings.one_window
-        if counted or len(windows) >= settings.max_windows or windows[-1].dead:
+        most = 1 if settings.request_count else settings.fixed_windows or settings.max_windows
+        if len(windows) >= most or windows[-1].dead:
             return True
-        if len(windows) < STABILITY_WINDOWS and settings.rule != "brief":
+        if settings.fixed_windows or (len(windows) < STABILITY_WINDOWS and settings.rule != "brief"):
             return False
         outcomes = self._settle_outcomes()
         if self._status.limit is not None:

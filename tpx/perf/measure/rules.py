@@ -67,19 +67,19 @@ class StabilityRule(ABC):
 
 def rule_for(settings: LevelSettings) -> StabilityRule:
     """Return the rule that the settings select."""
-    counted = settings.request_count or settings.one_window
+    counted = settings.request_count or settings.fixed_windows
     kinds: dict[str, Callable[[LevelSettings], StabilityRule]]
     kinds = {"ci": Precision, "pa": ThreeWindows, "brief": Brief}
-    rule = OneWindow(settings) if counted else kinds[settings.rule](settings)
+    rule = AllWindows(settings) if counted else kinds[settings.rule](settings)
     limit = settings.latency_limit
     return rule if limit is None else LatencyLimit(rule, limit, settings)
 
 
-class OneWindow(StabilityRule):
-    """The rule of a counted run: its only window is the level, if any request succeeded."""
+class AllWindows(StabilityRule):
+    """The rule of a counted run or one of so many windows: they are the level, if any request succeeded."""
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:  # noqa: ARG002
-        return LevelStatus(kept=1, stable=windows[-1].latency is not None)
+        return LevelStatus(kept=len(windows), stable=all(w.latency is not None for w in windows))
 
 
 class Brief(StabilityRule):
@@ -194,7 +194,7 @@ class LatencyLimit(StabilityRule):
         super().__init__(settings)
         self._rule = rule
         self._limit = limit
-        self._last = 1 if settings.request_count or settings.one_window else settings.max_windows
+        self._last = 1 if settings.request_count else settings.fixed_windows or settings.max_windows
         self._before = Outcome.UNDECIDED
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:

@@ -113,13 +113,19 @@ class AnswerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strictness:
-    """Options for which differences count: the significance level, and the smallest relative difference."""
+    """Options for which differences count: the significance level, the margin, and undecided ones."""
 
     alpha: float = option(
         0.05, "significance level: probability of reporting a difference that does not exist"
     )
     min_effect: float = option(
-        0.02, "smallest relative difference that is reported", metavar="P%", parse=parse_share
+        0.05,
+        "margin: a figure whose difference is certainly smaller counts as the same",
+        metavar="P%",
+        parse=parse_share,
+    )
+    undecided: Literal["pass", "fail"] = option(
+        "fail", "exit code if a figure is neither certainly different nor the same: 7, or 0 with pass"
     )
 
     def __post_init__(self) -> None:
@@ -139,6 +145,7 @@ class ComparingSpec:
         "compare servers, measured alternately in blocks: --ab URL1 URL2 ... (the first is the baseline)",
         metavar="URL",
         common=True,
+        several=True,
     )
     ab_blocks: int = option(12, "blocks per server with --ab")
 

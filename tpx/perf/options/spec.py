@@ -221,7 +221,7 @@ def _iter_comparison_rules(spec: SessionSpec) -> Rules:
     for field in fields_of(SessionSpec):
         if field.name in unfit:
             yield ab and field.name in chosen, f"--ab: {field.spellings[-1]} {unfit[field.name]}"
-    for name in ("ab_blocks", "alpha", "min_effect"):
+    for name in ("ab_blocks", "alpha", "min_effect", "undecided"):
         yield name in chosen and not ab, f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`"
 
 

@@ -108,23 +108,6 @@ def read_words(argv: Sequence[str]) -> ParsedWords:
     return ParsedWords(config=config, warnings=tuple(found))
 
 
-def spread_servers(argv: Sequence[str]) -> list[str]:
-    """Rewrite `--ab URL1 URL2` as `--ab URL1 --ab URL2`; --ab takes all words up to the next option."""
-    words: list[str] = []
-    taking = False
-    for word in argv:
-        if word == "--ab":
-            taking = True
-        elif taking and not word.startswith("-"):
-            words += ["--ab", word]
-        else:
-            taking = False
-            words.append(word)
-    if "--ab" in argv and "--ab" not in words:
-        raise UsageError("Missing value for option '--ab'")
-    return words
-
-
 def spelled_out(argv: Sequence[str]) -> list[str]:
     """Expand perf_analyzer's abbreviations. Raises UsageError for options that tpx does not have."""
     return [_expand_abbreviation(word) if word.startswith("--") else word for word in argv]

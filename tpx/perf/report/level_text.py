@@ -287,9 +287,14 @@ def _describe_certainty(result: LevelResult) -> Iterator[str]:
         yield f"Wake-ups dominate: {result.wake_ups}"
     elif result.estimates is not None:
         through = result.estimates.throughput
-        ranges = [f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s"]
-        ranges += [_format_range(e) for e in result.estimates.latency if e.percentile in (None, 99.0)]
-        yield f"{CONFIDENCE * 100:g}% CI: {', '.join(ranges)}"
+        ranges = [f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s"] * (
+            through.low > 0
+        )
+        latencies = [e for e in result.estimates.latency if e.percentile in (None, 99.0)]
+        # a bound of zero says nothing
+        ranges += [_format_range(e) for e in latencies if e.interval.low > 0]
+        if ranges:
+            yield f"{CONFIDENCE * 100:g}% CI: {', '.join(ranges)}"
         if result.latency is not None:
             tail = result.estimates.at(99.9)
             note = f" ({_shorten_note(tail.note)})" if tail is not None and tail.note else ""

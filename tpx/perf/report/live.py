@@ -120,7 +120,7 @@ class Dashboard:
         settings = self._config.level_settings
         floor_ns = settings.count_window_floor_ms * 1_000_000
         window_ns = floor_ns if settings.mode == "count_windows" else settings.window_ns
-        windows = 1 if settings.one_window else STABILITY_WINDOWS
+        windows = settings.fixed_windows or STABILITY_WINDOWS
         usual = int(settings.warmup_s * 1e9) + window_ns * windows
         if self._took_ns:
             usual = sum(self._took_ns) // len(self._took_ns)

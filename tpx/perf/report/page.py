@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from tpx import __version__
 from tpx.options import fields_of
-from tpx.perf.objectives import Assessment, Objective
+from tpx.perf.objectives import Assessment, Objective, Outcome
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
 from tpx.perf.report.plots import breakdown_of_levels, curve, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
+from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.summaries import LatencySummary
 from tpx.report.digits import latency, rounded
 from tpx.report.document import (
@@ -115,11 +116,12 @@ def conclude(report: Report) -> Statement:
         if best is not None:
             met = f"{load_name(best.level)}: {throughput(best)}, {_describe_percentiles(best)}"
             headline = f"{objectives} met up to {met}"
+        doubts = _describe_doubts(report)
         return Statement(
             badge="Objectives missed" if best is None else "Objectives met",
-            tone="bad" if best is None else "good",
+            tone="bad" if best is None else "warn" if doubts else "good",
             sentence=headline,
-            detail=detail,
+            detail=" ".join(filter(None, (detail, doubts))),
         )
     if best is None:
         reasons = {r.verdict.words for r in report.levels}
@@ -143,6 +145,17 @@ def _describe_percentiles(result: LevelResult) -> str:
         return "no latency"
     p50, p99 = (latency(result.latency.at(percentile)) for percentile in (50.0, 99.0))
     return f"p50 {p50}, p99 {p99}"
+
+
+def _describe_doubts(report: Report) -> str:
+    """Return which levels do not tell on which side of the objectives they lie; empty if all do."""
+    unsure = (Verdict.UNSTABLE, Verdict.BORDERLINE)
+    doubtful = {load_name(r.level): r.verdict.words for r in report.levels if r.verdict in unsure}
+    for result in report.levels:
+        if any(a.outcome is Outcome.UNDECIDED for a in result.slo):
+            doubtful.setdefault(load_name(result.level), Outcome.UNDECIDED.value)
+    listed = ", ".join(f"{name} ({why})" for name, why in doubtful.items())
+    return f"Not certain: {listed}." if listed else ""
 
 
 def _describe_problems(report: Report) -> str:
@@ -186,7 +199,7 @@ def _build_tiles(best: LevelResult) -> tuple[Tile, ...]:
             label="Throughput",
             figure=rounded(best.throughput_infer_per_s),
             unit="infer/s",
-            note=f"95 %: {rounded(reach.low)} to {rounded(reach.high or reach.value)}" if reach else "",
+            note=_describe_interval(reach, rounded) if reach else "",
             tone="good" if best.meets_limits else "",
         )
     ]
@@ -198,7 +211,7 @@ def _build_tiles(best: LevelResult) -> tuple[Tile, ...]:
             if found is not None and found.interval.high is None:
                 note = found.note.partition(" (")[0]
             elif found is not None:
-                note = f"95 %: {latency(found.interval.low)} to {latency(found.interval.high or 0)}"
+                note = _describe_interval(found.interval, latency)
             label = f"{percentile_name(percentile)} latency"
             tiles.append(Tile(label=label, figure=figure, unit=unit, note=note))
     if best.server is not None and best.server.execution_count:
@@ -210,6 +223,13 @@ def _build_tiles(best: LevelResult) -> tuple[Tile, ...]:
     )
     tiles.append(Tile(label="Failed", figure=f"{best.failed:,}", unit="", note=note, tone=tone))
     return tuple(tiles)
+
+
+def _describe_interval(interval: Interval, shown: Callable[[float], str]) -> str:
+    """Return `95 %: 520 to 560`; empty for one that begins at zero, which says nothing."""
+    if interval.low <= 0:
+        return ""
+    return f"95 %: {shown(interval.low)} to {shown(interval.high or interval.value)}"
 
 
 def _list_remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def t_two_sided(t: float, degrees: float) -> float:
 
 
 @lru_cache(maxsize=512)
-def t_quantile(probability: float, degrees: int) -> float:
+def t_quantile(probability: float, degrees: float) -> float:
     """Return the quantile of Student's t distribution, for a probability of at least one half."""
     low, high = 0.0, 1.0
     tail = 2 * (1 - probability)
