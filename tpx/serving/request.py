@@ -393,6 +393,11 @@ class InferResponse:
         """Response parameters set by the model."""
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of the outputs."""
+        return sum(len(tensor.data) for tensor in self.outputs)
+
+    @property
     def has_content(self) -> bool:
         """True if there is content to send; the final response of a decoupled model often has none."""
         return bool(self.outputs or self.parameters) or not self.final

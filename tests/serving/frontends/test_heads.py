@@ -91,7 +91,7 @@ class Sliced(bytes):
 class OneLongRequest:
     """A plane that decodes a long request later."""
 
-    generation, max_string_elements = 0, 1000
+    generation, max_string_elements, limit_bytes = 0, 1000, 1 << 30
 
     def __init__(self) -> None:
         self.offload = self

@@ -21,6 +21,7 @@ from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, Er
 from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.http2.sender import Stream
 from tpx.protocol.listener import address_of
+from tpx.protocol.memory_budget import SMALL_BYTES
 from tpx.protocol.tensors import Buffer
 
 _RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -195,8 +196,9 @@ class ServerCall(Stream):
 
     def _reserve_memory(self, size: int) -> None:
         """Reserve memory for an incomplete message. Raises Overloaded."""
-        budget = self._shared.account.budget
-        if not budget.fits(size):
+        account = self._shared.account
+        budget = account.budget
+        if not budget.fits(size) and (size > SMALL_BYTES or account.held):
             budget.relieve(budget.limit_bytes - size)
             if not budget.fits(size) and budget.held:
                 raise Overloaded(budget.refusal)

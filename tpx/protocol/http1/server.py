@@ -12,6 +12,7 @@ from typing import cast
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left, was_reset
+from tpx.protocol.memory_budget import SMALL_BYTES
 from tpx.protocol.read_buffer import UNLIMITED_BYTES
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
@@ -313,13 +314,12 @@ class HttpServerConnection(HttpConnection):
 
     def _may_begin_body(self, size: int) -> bool:
         memory = self._listener.memory
-        if memory.fits(size) or not memory.held:
+        if size <= SMALL_BYTES or memory.has_room(size):
             return True
         if not self._awaits_turn:
             self._awaits_turn = True
             self._transport.pause_reading()
-            ready = lambda: memory.fits(size) or not memory.held  # noqa: E731 (polled)
-            memory.wait(self._account, ready, self._take_turn, self._refuse_body)
+            memory.wait(self._account, lambda: memory.has_room(size), self._take_turn, self._refuse_body)
         return False
 
     def _refuse_body(self) -> None:
@@ -328,7 +328,7 @@ class HttpServerConnection(HttpConnection):
 
     def _charge_body(self, size: int) -> None:
         memory = self._listener.memory
-        if self._chunks is not None and size and not memory.fits(size):
+        if self._chunks is not None and size and self._chunks.size > SMALL_BYTES and not memory.fits(size):
             raise HttpError(503, memory.refusal)
         self._account.hold_request(size)
 
