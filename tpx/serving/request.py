@@ -132,6 +132,9 @@ class UnreadInput(Protocol):
     def read(self) -> None:
         """Fill the buffer. May run in any thread. Raises InvalidRequest."""
 
+    def read_into(self, memory: memoryview) -> None:
+        """Fill other memory instead, which is as long."""
+
 
 class SharedTensors(Protocol):
     """Shared memory inputs of a remembered head."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from tpx.errors import Overloaded
+from tpx.errors import Code, Overloaded
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, Shared
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
@@ -198,6 +198,12 @@ class ServerCall(Stream):
         """Reserve memory for an incomplete message. Raises Overloaded."""
         account = self._shared.account
         budget = account.budget
+        if size > max(budget.limit_bytes, SMALL_BYTES):
+            raise Overloaded(
+                f"a message of {size} bytes is larger than all that the server may hold, "
+                f"{budget.limit_bytes} bytes (--max-buffered-bytes)",
+                code=Code.RESOURCE_EXHAUSTED,
+            )
         if not budget.fits(size) and (size > SMALL_BYTES or account.held):
             budget.relieve(budget.limit_bytes - size)
             if not budget.fits(size) and budget.held:

@@ -32,6 +32,8 @@ _MAX_DEVICE = 2**31 - 1
 _MAX_NAME = 8192
 """Maximum characters of a region's name, that of an HTTP path: names are kept and returned in the status."""
 _STRINGS_LOOKED_AT = 4096
+_HOLES_SHARE = 4
+"""Part of the memory budget, as its inverse, that outputs may take in clients' sparse files besides."""
 _UNCHARGED_BYTES = 64 << 10
 """Maximum size of inputs that the memory budget ignores, as it does bodies of one read."""
 
@@ -171,7 +173,10 @@ class SharedInput:
 
     def read(self) -> None:
         """Copy the data; in any thread. Raises InvalidRequest."""
-        self.registration.memory.read_into(self.memory, self.place.offset)
+        self.read_into(self.memory)
+
+    def read_into(self, memory: memoryview) -> None:
+        self.registration.memory.read_into(memory, self.place.offset)
 
     def check_strings(self, name: str, model: str, count: int) -> None:
         """Raise InvalidRequest unless the data is `count` BYTES elements; very many are not checked here."""
@@ -262,7 +267,7 @@ class SharedMemory:
         self._open_cuda = open_cuda
         self._limits = limits or SharedMemoryLimits()
         self.budget = budget or MemoryBudget()
-        self._holes = FilledHoles(self.budget.limit_bytes)
+        self._holes = FilledHoles(self.budget.limit_bytes // _HOLES_SHARE)
         self._regions: dict[str, Registration] = {}
 
     def check_registrable(self, name: str, kind: type[Region]) -> None:

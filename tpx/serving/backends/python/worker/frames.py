@@ -74,7 +74,7 @@ class Head(NamedTuple):
 class Memory(Protocol):
     """Shared memory that tensors are written to; returns a location for each."""
 
-    def put(self, data: Buffer, size: int) -> int: ...
+    def put(self, data: Any, size: int) -> int: ...
 
 
 class Views(Protocol):
@@ -111,7 +111,7 @@ class Heads:
         return head
 
 
-def add_tensors(parts: list[Buffer], buffers: list[Buffer], memory: Memory) -> None:
+def add_tensors(parts: list[Buffer], buffers: Sequence[Any], memory: Memory) -> None:
     """Append the locations of tensors, and the bytes of small ones. Raises what `memory` raises."""
     inline = []
     for data in buffers:
