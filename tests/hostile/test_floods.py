@@ -41,8 +41,8 @@ BYTES = 4 * MIB
 BYSTANDER_S = 1.0
 FLOOD_S = 1.1
 """Longer than a bystander may have to wait."""
-HTTP_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n"
-CHUNKED = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+HTTP_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def begin(stream_id: int, path: str, more: bytes = b"", *, flags: int = END_HEADERS) -> bytes:
@@ -161,8 +161,12 @@ FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
 }
 HTTP_FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
     "requests": lambda: behind(b"", HTTP_LIVE + b"\r\n"),
-    "requests for statistics": lambda: behind(b"", b"GET /v2/models/stats HTTP/1.1\r\nHost: a\r\n\r\n"),
-    "requests for nothing": lambda: behind(b"", b"GET /v2/models/x/nothing HTTP/1.1\r\nHost: a\r\n\r\n"),
+    "requests for statistics": lambda: behind(
+        b"", b"GET /v2/models/stats HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ),
+    "requests for nothing": lambda: behind(
+        b"", b"GET /v2/models/x/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ),
     "inferences": lambda: behind(b"", wire.post_request("/v2/models/double/infer", GOOD)),
     "heads": heads,
     "chunks": lambda: behind(b"", CHUNKED + b"1\r\nx\r\n" * 60_000 + b"0\r\n\r\n"),

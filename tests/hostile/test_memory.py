@@ -216,7 +216,7 @@ def test_l2_http_clients_that_do_not_read_are_cut_off_or_refused_beyond_the_budg
     frugal.alive()
 
 
-HALF = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 7500000\r\n\r\n"
+HALF = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7500000\r\n\r\n"
 
 
 @one_budget

@@ -66,6 +66,19 @@ class ServerLimitsSpec:
     allow_client_shm: bool | None = option(
         None, "let clients register shared memory (default: if all endpoints listen on this machine only)"
     )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "names besides localhost and IP addresses by which HTTP clients may call the server, .example.com "
+        "with its subdomains, or * for any; endpoints that listen on this machine only are always checked; "
+        "repeatable",
+        metavar="NAME",
+    )
+    allowed_origins: tuple[str, ...] = option(
+        (),
+        "origins of pages in browsers that may use the server (CORS), such as https://example.com, or * for "
+        "any; repeatable",
+        metavar="ORIGIN",
+    )
     client_shm_max_input_size: int = option(
         2**31 - 1, "maximum bytes of input that a request may read from shared memory", minimum=1
     )

@@ -19,6 +19,7 @@ from tpx.serving.cache import parse_cache_config
 from tpx.serving.dataplane import DataPlane, RepositoryEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports
+from tpx.serving.frontends.browsers import is_local
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend, cache_families, custom_families
@@ -365,7 +366,7 @@ def shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
     http, grpc, allowed = config.http, config.grpc, config.server.allow_client_shm
     if allowed is None:  # by default if all clients are on this machine
         addresses = [http.http_address] * http.allow_http + [grpc.grpc_address] * grpc.allow_grpc
-        allowed = all(each in ("localhost", "::1") or each.startswith("127.") for each in addresses)
+        allowed = all(map(is_local, addresses))
     return SharedMemoryLimits(
         allowed=allowed,
         max_regions=region_limit(),

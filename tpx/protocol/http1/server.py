@@ -124,7 +124,9 @@ class HttpRequest:
         connection.answer_bytes = size
         keep_alive = head.keep_alive and not connection.last_answer()
         lines = head.connection if keep_alive else b"Connection: close\r\n"
-        start = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, lines, size)
+        start = b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
+            STATUS_LINES[status], headers, head.answer_headers, lines, size,
+        )  # fmt: skip
         if head.method == b"HEAD":
             connection.out.answer(start, reading=connection.serving)
         elif size < _JOIN_BELOW_BYTES:  # copying is cheaper than passing several buffers to the kernel
@@ -136,7 +138,10 @@ class HttpRequest:
 
     def start_of_response(self, headers: bytes, size: int) -> bytes:
         """Return the start of successful responses to requests with this head, for `respond_whole`."""
-        return b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[200], headers, self.head.connection, size)
+        head = self.head
+        return b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
+            STATUS_LINES[200], headers, head.answer_headers, head.connection, size,
+        )  # fmt: skip
 
     def respond_whole(self, response: bytes) -> bool:
         """Send a successful response that leaves the connection open. Returns False and sends nothing if
@@ -173,7 +178,8 @@ class HttpRequest:
         framing = b"Transfer-Encoding: chunked\r\n" if head.takes_chunks else b""
         if not framing or not head.keep_alive or connection.last_answer():
             framing += b"Connection: close\r\n"
-        connection.out.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
+        lines = headers + head.answer_headers + framing
+        connection.out.write(b"%b%b\r\n" % (STATUS_LINES[status], lines))
 
     def send(self, data: bytes) -> None:
         """Send a non-empty piece of a started response. Unread data is buffered: use `on_stall`."""
