@@ -15,7 +15,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from tests.e2e.child import FRONTENDS
 from tests.hostile import wire
 from tests.hostile.conftest import MIB
-from tests.hostile.siege import GOOD, SERVICE, Siege
+from tests.hostile.siege import COSTLY, GOOD, SERVICE, Siege
 from tests.hostile.test_http2 import INFER, METADATA, STREAM
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
@@ -215,3 +215,21 @@ def test_a_flood_over_grpc_holds_up_nobody(siege: Siege, what: str) -> None:
 @pytest.mark.parametrize("what", HTTP_FLOODS)
 def test_a_flood_over_http_holds_up_nobody(siege: Siege, what: str) -> None:
     play(siege, siege.http, round_of(HTTP_FLOODS[what]()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COSTLY)
+def test_v1_a_value_that_costs_a_short_model_seconds_holds_up_nobody(siege: Siege, name: str) -> None:
+    _, quick, costly = COSTLY[name]
+    path = f"/v2/models/{name}/infer"
+
+    def request(n: int) -> bytes:
+        return wire.post_request(
+            path, {"inputs": [{"name": "n", "datatype": "INT64", "shape": [1], "data": [n]}]}
+        )
+
+    with siege.bystander() as others, wire.connect(siege.http) as sock:
+        for value in (*[quick] * 200, costly, *[quick] * 200, costly):
+            sock.sendall(request(value))
+            assert wire.read_answer(sock).status == 200
+    assert others.worst_s < BYSTANDER_S
