@@ -132,7 +132,9 @@ class HttpSpec:
         "", "forward headers that match this regular expression as request parameters", metavar="REGEX"
     )
     http_restricted_api: tuple[str, ...] = option(
-        (), "API groups that require this header; repeatable", metavar="PART[,PART]:HEADER=VALUE"
+        (),
+        "API groups that require this header; VALUE is the key, file:PATH or env:VARIABLE; repeatable",
+        metavar="PART[,PART]:HEADER=VALUE",
     )
     http_use_ssl: bool = option(False, "serve HTTPS", common=True)
     http_server_cert: Path | None = option(None, "PEM certificate chain", common=True)
@@ -174,7 +176,8 @@ class GrpcSpec:
     )
     grpc_restricted_protocol: tuple[str, ...] = option(
         (),
-        "API groups that require the metadata triton-grpc-protocol-KEY; repeatable",
+        "API groups that require the metadata triton-grpc-protocol-KEY; VALUE is the key, file:PATH or "
+        "env:VARIABLE; repeatable",
         metavar="PART[,PART]:KEY=VALUE",
     )
     grpc_use_ssl: bool = option(False, "serve gRPC over TLS")

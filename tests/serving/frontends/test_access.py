@@ -37,6 +37,29 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield live
 
 
+def test_a_key_can_come_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ps` shows a command line to all users."""
+    (tmp_path / "key").write_text("s3cret\n", encoding="utf-8")
+    monkeypatch.setenv("TPX_TEST_KEY", "other")
+    read = parse_restrictions(
+        "--http-restricted-api", [f"health:X-Key=file:{tmp_path}/key", "trace:X-Key=env:TPX_TEST_KEY"]
+    )
+    assert read == {
+        "health": Key(name="X-Key", value="s3cret"),
+        "trace": Key(name="X-Key", value="other"),
+    }
+    (tmp_path / "empty").touch()
+    for place, why in (
+        (f"file:{tmp_path}/none", "can not be read: No such file"),
+        (f"file:{tmp_path}/empty", "there is no key in file"),
+        ("env:TPX_TEST_NO_KEY", "there is no key in variable 'TPX_TEST_NO_KEY'"),
+    ):
+        with pytest.raises(UsageError, match=f"--http-restricted-api: .*{why}"):
+            parse_restrictions("--http-restricted-api", [f"health:X-Key={place}"])
+
+
 @pytest.fixture(scope="module")
 def partly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with a key for statistics and the repository, and another for the configuration."""
