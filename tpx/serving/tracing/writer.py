@@ -27,7 +27,7 @@ _MAX_HELD_BYTES = 16 << 20
 
 _FILES_PER_S = 10
 _FILES_AT_ONCE = 100
-"""Numbered files that are made per second, and at once after a pause. Further traces wait for the next one."""
+"""Numbered files that are made per second, and at once after a pause. Later traces wait for the next one."""
 
 Work = Callable[[], int]
 """Writes traces of one setting; returns how many."""
