@@ -38,6 +38,14 @@ def checked_text(what: str, text: str) -> str:
     return text
 
 
+def parse_json(text: Buffer) -> JsonValue:
+    """Parse JSON from a stranger. Raises ValueError, also for values that are nested too deep to parse."""
+    try:
+        return json.loads(bytes(text))
+    except RecursionError as exc:
+        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep") from exc
+
+
 class NotAParameter(InvalidRequest):
     """Raised for a value that cannot be a request parameter."""
 
