@@ -13,13 +13,13 @@ from typing import Protocol
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.protocol.compression import Inflater
+from tpx.protocol.handshakes import is_local
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.cache import parse_cache_config
 from tpx.serving.dataplane import DataPlane, RepositoryEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
 from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports
-from tpx.serving.frontends.browsers import is_local
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend, cache_families, custom_families

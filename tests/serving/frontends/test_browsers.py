@@ -19,8 +19,9 @@ from tests.serving import onnx_files
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
 from tpx.errors import UsageError
+from tpx.protocol.handshakes import is_local
 from tpx.protocol.http1.head import parse_request_head
-from tpx.serving.frontends.browsers import BrowserPolicy, is_local
+from tpx.serving.frontends.browsers import BrowserPolicy
 from tpx.serving.frontends.http_verbs import HttpRefusal
 
 LOCAL = BrowserPolicy.of("127.0.0.1", (), ())

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 import orjson
 
 from tpx.errors import UsageError
+from tpx.protocol.handshakes import is_local
 from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.frontends.http_verbs import HttpRefusal
@@ -19,11 +20,6 @@ from tpx.serving.frontends.http_verbs import HttpRefusal
 _SAFE_METHODS = (b"GET", b"HEAD", b"OPTIONS")
 _EXPOSED = b"Access-Control-Expose-Headers: Inference-Header-Content-Length\r\n"
 _PREFLIGHT_S = 600
-
-
-def is_local(address: str) -> bool:
-    """Return True for an address to listen on that only this machine reaches."""
-    return address in ("localhost", "::1") or address.startswith("127.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
