@@ -15,7 +15,7 @@ import psutil
 from tests.e2e.child import Child, serve
 from tests.hostile import vocabulary, wire
 from tests.serving import onnx_files
-from tests.serving.counted_models import MODELS
+from tests.serving.counted_models import COSTLY
 from tests.serving.onnx_files import graph, node, value, write_model
 from tests.waiting import eventually
 from tpx.protocol import messages
@@ -33,11 +33,6 @@ EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 GOOD = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
 LOOP = 64
-COSTLY = {
-    "ending": (MODELS["at most so often, until a value ends it"][1], 1_000_000_000, 1),
-    "branching": (MODELS["one branch is costly"][1], 0, 1),
-}
-"""Models by name, with a value of `n` that is computed at once, and one that takes long."""
 SPARSE_BYTES = 512 << 20
 """Of a file that takes no memory until somebody reads it."""
 
@@ -256,7 +251,7 @@ def write_good_models(repository: Path) -> None:
     )
     write_model(repository, "fill", filling, "max_batch_size: 0")
     for name in ("ending", "branching"):
-        write_model(repository, name, COSTLY[name][0], "max_batch_size: 0")
+        write_model(repository, name, COSTLY[name].model, "max_batch_size: 0")
     names = ("a", "b")
     adding = graph(
         [node("Add", names, ["sum"])],

@@ -15,9 +15,10 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from tests.e2e.child import FRONTENDS
 from tests.hostile import wire
 from tests.hostile.conftest import MIB
-from tests.hostile.siege import COSTLY, GOOD, SERVICE, Siege
+from tests.hostile.siege import GOOD, SERVICE, Siege
 from tests.hostile.test_http2 import INFER, METADATA, STREAM
 from tests.protocol.http2.raw import grpc_headers
+from tests.serving.counted_models import COSTLY
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
@@ -220,7 +221,7 @@ def test_a_flood_over_http_holds_up_nobody(siege: Siege, what: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COSTLY)
 def test_v1_a_value_that_costs_a_short_model_seconds_holds_up_nobody(siege: Siege, name: str) -> None:
-    _, quick, costly = COSTLY[name]
+    quick, costly = COSTLY[name].quick, COSTLY[name].costly
     path = f"/v2/models/{name}/infer"
 
     def request(n: int) -> bytes:

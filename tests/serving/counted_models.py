@@ -1,6 +1,6 @@
 """ONNX models, by what decides how much they compute; True if that is a value of an input."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
@@ -144,4 +144,18 @@ MODELS = {
         ),
     ),
     "plain": (False, doubling()),
+}
+
+
+class Costly(NamedTuple):
+    """A model, a value of `n` that it computes at once, and one that takes long."""
+
+    model: Any
+    quick: int
+    costly: int
+
+
+COSTLY = {
+    "ending": Costly(MODELS["at most so often, until a value ends it"][1], 1_000_000_000, 1),
+    "branching": Costly(MODELS["one branch is costly"][1], 0, 1),
 }

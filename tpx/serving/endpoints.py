@@ -100,10 +100,9 @@ class Endpoints:
         restricted_http = parse_restrictions("--http-restricted-api", http.http_restricted_api)
         forwarded_http = parse_forwarding("--http-header-forward-pattern", http.http_header_forward_pattern)
         metrics = self._metrics
-        pages = partial(
-            BrowserPolicy.of, hosts=config.server.allowed_hosts, origins=config.server.allowed_origins
-        )
-        pages("")  # to report a mistake before models load
+        server = config.server
+        pages = partial(BrowserPolicy.of, hosts=server.allowed_hosts, origins=server.allowed_origins)
+        pages("")  # report a mistake before models load
 
         def connect_grpc(listener: Listener) -> _Connections:
             frontend = GrpcFrontend(

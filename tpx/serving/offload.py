@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tpx.errors import Cancelled, TpxError
 from tpx.protocol.memory_budget import MemoryBudget
+from tpx.protocol.v2 import DecodedRequest
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +89,8 @@ class Offload:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-Start = Callable[[Callable[[Any], None], Callable[[TpxError], None]], Callable[[], None]]
-"""Starts work that calls its first argument with the result, or the second with the error. Returns a
+Start = Callable[[Callable[[DecodedRequest], None], Callable[[TpxError], None]], Callable[[], None]]
+"""Starts work that calls its first argument with the request, or the second with the error. Returns a
 function that cancels it; the second is then called too.
 """
 
@@ -102,7 +103,7 @@ class Postponed(Exception):
         self.then = then
 
     @classmethod
-    def for_decoding(cls, offload: Offload, size: int, work: Callable[[], Any]) -> "Postponed":
+    def for_decoding(cls, offload: Offload, size: int, work: Callable[[], DecodedRequest]) -> "Postponed":
         """Return the exception for work as in `Offload.decode`."""
         return cls(partial(offload.decode, size, work))
 

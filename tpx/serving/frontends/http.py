@@ -35,7 +35,7 @@ from tpx.serving.repository.discovery import check_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAccess:
-    """Who may send which requests."""
+    """Restrictions of clients and of pages in browsers."""
 
     restrictions: Restrictions | None = None
     pages: BrowserPolicy = field(default_factory=BrowserPolicy)

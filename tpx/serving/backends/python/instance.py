@@ -469,8 +469,9 @@ class PythonInstance:
         if not flags & frames.EMPTY:
             held.request.head = held.head
             response, _ = self._answers.take(held.request, body, at, connection)
-        held.responded(response, final=bool(flags & frames.FINAL))
-        if held.over:
+        final = bool(flags & frames.FINAL)
+        held.responded(response, final=final)
+        if final:
             del self._held[handle]
 
 

@@ -86,7 +86,7 @@ class TensorMemory:
         return memoryview(array)
 
 
-def copy_into(memory: memoryview, data: Any) -> None:
+def copy_into(memory: memoryview, data: Buffer) -> None:
     """Copy `data`, which is as long as `memory`."""
     if len(memory) >= 1 << 16:
         # numpy copies without the interpreter lock
