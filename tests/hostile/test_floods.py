@@ -18,6 +18,7 @@ from tests.hostile.conftest import MIB
 from tests.hostile.siege import GOOD, SERVICE, Siege
 from tests.hostile.test_http2 import INFER, METADATA, STREAM
 from tests.protocol.http2.raw import grpc_headers
+from tests.serving.counted_models import COSTLY
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import (
@@ -41,8 +42,8 @@ BYTES = 4 * MIB
 BYSTANDER_S = 1.0
 FLOOD_S = 1.1
 """Longer than a bystander may have to wait."""
-HTTP_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n"
-CHUNKED = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+HTTP_LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def begin(stream_id: int, path: str, more: bytes = b"", *, flags: int = END_HEADERS) -> bytes:
@@ -161,8 +162,12 @@ FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
 }
 HTTP_FLOODS: dict[str, Callable[[], Iterator[bytes]]] = {
     "requests": lambda: behind(b"", HTTP_LIVE + b"\r\n"),
-    "requests for statistics": lambda: behind(b"", b"GET /v2/models/stats HTTP/1.1\r\nHost: a\r\n\r\n"),
-    "requests for nothing": lambda: behind(b"", b"GET /v2/models/x/nothing HTTP/1.1\r\nHost: a\r\n\r\n"),
+    "requests for statistics": lambda: behind(
+        b"", b"GET /v2/models/stats HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ),
+    "requests for nothing": lambda: behind(
+        b"", b"GET /v2/models/x/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    ),
     "inferences": lambda: behind(b"", wire.post_request("/v2/models/double/infer", GOOD)),
     "heads": heads,
     "chunks": lambda: behind(b"", CHUNKED + b"1\r\nx\r\n" * 60_000 + b"0\r\n\r\n"),
@@ -211,3 +216,21 @@ def test_a_flood_over_grpc_holds_up_nobody(siege: Siege, what: str) -> None:
 @pytest.mark.parametrize("what", HTTP_FLOODS)
 def test_a_flood_over_http_holds_up_nobody(siege: Siege, what: str) -> None:
     play(siege, siege.http, round_of(HTTP_FLOODS[what]()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COSTLY)
+def test_v1_a_value_that_costs_a_short_model_seconds_holds_up_nobody(siege: Siege, name: str) -> None:
+    quick, costly = COSTLY[name].quick, COSTLY[name].costly
+    path = f"/v2/models/{name}/infer"
+
+    def request(n: int) -> bytes:
+        return wire.post_request(
+            path, {"inputs": [{"name": "n", "datatype": "INT64", "shape": [1], "data": [n]}]}
+        )
+
+    with siege.bystander() as others, wire.connect(siege.http) as sock:
+        for value in (*[quick] * 200, costly, *[quick] * 200, costly):
+            sock.sendall(request(value))
+            assert wire.read_answer(sock).status == 200
+    assert others.worst_s < BYSTANDER_S

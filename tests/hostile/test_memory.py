@@ -2,10 +2,14 @@
 served, and the memory is given back."""
 
 import contextlib
+import http.client
+import os
 import socket
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,8 @@ from tests.hostile import wire
 from tests.hostile.conftest import MIB
 from tests.hostile.siege import SERVICE, Siege, besieged, write_good_models
 from tests.protocol.http2.raw import grpc_headers
+from tests.serving import onnx_files
+from tests.serving.onnx_files import write_model
 from tests.waiting import eventually
 from tpx.protocol import messages
 from tpx.protocol.grpc.framing import frame_message
@@ -30,6 +36,18 @@ BUDGET = 64 * MIB
 BESIDE = 160 * MIB
 """What computes, what is on its way, and what the runtime keeps for its next run."""
 BYSTANDER_S = 1.0
+PYTHON_CONFIG = """
+backend: "python" max_batch_size: 8
+input [{ name: "x" data_type: TYPE_FP32 dims: [-1] }] output [{ name: "y" data_type: TYPE_FP32 dims: [-1] }]
+"""
+PYTHON_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x * 2)]) for x in inputs]
+"""
 ANSWER = 1 << 20
 """Numbers of an answer: 4 MiB."""
 
@@ -39,6 +57,11 @@ def frugal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
     """A server that holds little, and refuses soon."""
     folder = tmp_path_factory.mktemp("frugal")
     write_good_models(folder)
+    write_model(folder, "other", onnx_files.doubling("batch", "n"), "max_batch_size: 8")
+    model = folder / "python" / "1" / "model.py"
+    model.parent.mkdir(parents=True)
+    model.write_text(PYTHON_MODEL, encoding="utf-8")
+    (folder / "python" / "config.pbtxt").write_text(PYTHON_CONFIG, encoding="utf-8")
     limits = (f"--max-buffered-bytes={BUDGET}", "--max-buffered-wait-secs=1")
     with besieged(folder, *limits) as siege:
         siege.alive()
@@ -57,6 +80,73 @@ def bounded(siege: Siege) -> Iterator[None]:
     after = siege.settles(lambda now: now.resident_bytes < before + BESIDE and now.descriptors <= descriptors)
     assert after.resident_bytes < before + BESIDE
     assert after.descriptors <= descriptors
+
+
+def together(count: int, port: int, request: bytes) -> list[wire.Answer]:
+    """The complete answers to requests that are sent at the same time, each on its own connection."""
+    with contextlib.ExitStack() as crowd:
+        socks = [crowd.enter_context(wire.connect(port)) for _ in range(count)]
+        for sock in socks:
+            sock.settimeout(40)
+            sock.sendall(request)
+        with ThreadPoolExecutor(count) as readers:
+            return [answer for answer in readers.map(read_or_lose, socks) if answer is not None]
+
+
+def read_or_lose(sock: socket.socket) -> wire.Answer | None:
+    """The answer; None where the server has dropped the rest, because it was not read for a second."""
+    try:
+        return wire.read_answer(sock)
+    except (http.client.IncompleteRead, ConnectionError):
+        return None
+
+
+@pytest.mark.parametrize("output", ["shared", "json"])
+@pytest.mark.parametrize("model", ["other", "python"])
+def test_s14_sparse_regions_are_read_as_far_as_the_budget_goes(
+    frugal: Siege, model: str, output: str
+) -> None:
+    size = 32 * MIB
+    paths = [Path("/dev/shm") / f"{frugal.shm}-{what}" for what in ("in", "out")]
+    for path in paths:
+        path.touch()
+        os.truncate(path, size)
+        answer = wire.post(
+            frugal.http,
+            f"/v2/systemsharedmemory/region/{path.name}/register",
+            {"key": path.name, "byte_size": size},
+        )
+        assert answer.status == 200
+    source, target = (
+        {"parameters": {"shared_memory_region": path.name, "shared_memory_byte_size": size}} for path in paths
+    )
+    body = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, size // 4], **source}],
+        "outputs": [{"name": "y", **(target if output == "shared" else {})}],
+    }
+    try:
+        with bounded(frugal):
+            request = wire.post_request(f"/v2/models/{model}/infer", body)
+            answers = together(8, frugal.http, request)
+        statuses = {answer.status for answer in answers}
+        # an output may fill only a quarter of the budget where the region has no pages, and as JSON it must
+        # fit into that of its frontend
+        assert statuses <= {200, 400, 503}
+        assert 400 in statuses if output == "shared" else statuses != {503}
+    finally:
+        wire.post(frugal.http, "/v2/systemsharedmemory/unregister", b"")
+        for path in paths:
+            path.unlink()
+    frugal.alive()
+
+
+def test_l4_answers_that_wait_to_be_encoded_are_refused_beyond_the_budget(frugal: Siege) -> None:
+    body = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [ANSWER]}]}
+    with bounded(frugal):
+        answers = together(150, frugal.http, wire.post_request("/v2/models/fill/infer", body))
+    assert {answer.status for answer in answers} == {200, 503}
+    assert any("--max-buffered-bytes" in answer.error for answer in answers)
+    frugal.alive()
 
 
 def unread_calls(siege: Siege, count: int) -> socket.socket:
@@ -126,7 +216,7 @@ def test_l2_http_clients_that_do_not_read_are_cut_off_or_refused_beyond_the_budg
     frugal.alive()
 
 
-HALF = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 7500000\r\n\r\n"
+HALF = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7500000\r\n\r\n"
 
 
 @one_budget

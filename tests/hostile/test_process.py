@@ -42,7 +42,10 @@ def test_f7_sigterm_ends_a_server_whose_connections_are_held_open(models: Path) 
         for port, data in (
             (siege.http, b"POST /v2/models/double/infer HTTP/1.1\r\nHo"),
             (siege.http, wire.post_request("/v2/models/double/infer", GOOD)[:-5]),
-            (siege.http, b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"),
+            (
+                siege.http,
+                b"POST /v2 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+            ),
             (siege.grpc, preface),
             (siege.grpc, preface + CALL[:40]),
             (siege.grpc, preface + stream),
@@ -65,13 +68,13 @@ def test_a_server_without_descriptors_serves_those_it_has_and_then_everyone_agai
         siege.alive()
         before = siege.footprint()
         known = wire.connect(siege.http)
-        known.sendall(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
+        known.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert wire.read_answer(known).status == 200
         limit = siege.footprint().descriptors + 20
         old = resource.prlimit(siege.child.pid, resource.RLIMIT_NOFILE, (limit, resource.getrlimit(7)[1]))
         crowd = [wire.connect(port) for _ in range(60) for port in (siege.http, siege.grpc)]
         for _ in range(50):
-            known.sendall(b"GET /v2/models/double HTTP/1.1\r\nHost: a\r\n\r\n")
+            known.sendall(b"GET /v2/models/double HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert wire.read_answer(known).status == 200
         for sock in (*crowd, known):
             sock.close()
@@ -125,7 +128,7 @@ HANDSHAKES = {
     "a hello of garbage": b"\x16\x03\x01\x00\x2a" + bytes(range(42)),
     "an alert": b"\x15\x03\x01\x00\x02\x02\x28",
     "a record of 64 KB": b"\x16\x03\x01\xff\xff" + bytes(65535),
-    "plain HTTP": b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "plain HTTP": b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "plain HTTP/2": PREFACE + frames.settings_frame({}),
     "garbage": bytes(range(256)) * 10,
 }

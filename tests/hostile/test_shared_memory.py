@@ -82,7 +82,7 @@ def test_s6_10_000_failing_registrations_hold_no_descriptor(siege: Siege, what: 
     before = siege.footprint()
     one = wire.post_request("/v2/systemsharedmemory/region/r/register", body)
     with wire.connect(siege.http) as sock:
-        sock.sendall(one * 2000 + b"GET /v2 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        sock.sendall(one * 2000 + b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answers = wire.read_rest(sock)
     assert answers is not None
     assert answers.count(b"HTTP/1.1 400 ") == 2000

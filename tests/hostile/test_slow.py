@@ -45,7 +45,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
         yield siege
 
 
-POST = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: a\r\n"
+POST = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\n"
 BODIES = {
     "a length and nothing": POST + b"Content-Length: 100\r\n\r\n",
     "half a body": wire.post_request("/v2/models/double/infer", GOOD)[:-5],
@@ -57,7 +57,7 @@ BODIES = {
 HEADS = {
     "a head that stops": (POST, b""),
     "a head that is good so far": (b"", POST),
-    "a head with a long header": (b"GET /v2 HTTP/1.1\r\nHost: a\r\nX-Long: ", b"x" * 100),
+    "a head with a long header": (b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nX-Long: ", b"x" * 100),
 }
 """What is sent at once, and what byte by byte."""
 CALLS = {
@@ -133,7 +133,7 @@ def silent_call(siege: Siege, sent: int) -> None:
 def silent_after_an_answer(siege: Siege) -> None:
     """A connection without a request is closed, without a word."""
     with wire.connect(siege.http) as sock:
-        sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: a\r\n\r\n")
+        sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = wire.read_answer(sock, until_closed=True)
     assert (answer.status, answer.rest) == (200, b"")
 

@@ -93,7 +93,7 @@ def http_request(case: Case, shm: str = "") -> bytes:
     path = said.get(verb, f"/v2/models/{said.get('model', 'double')}/infer")
     body = json.dumps(said["infer"]).encode() if "infer" in said else b""
     tail = joined(said.get("body", ""))
-    lines = [f"{verb.upper()} {path} HTTP/1.1", "Host: test"]
+    lines = [f"{verb.upper()} {path} HTTP/1.1", "Host: localhost"]
     headers = dict(said.get("headers", {}))
     if body and tail:
         headers.setdefault("Inference-Header-Content-Length", len(body))

@@ -80,7 +80,7 @@ def ask(port: int, data: bytes, *, end: bool = False, until_closed: bool = False
 
 def get(port: int, path: str) -> Answer:
     """GET on a fresh connection."""
-    return ask(port, f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+    return ask(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
 
 
 def post(port: int, path: str, value: Any, headers: str = "") -> Answer:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tpx.errors import Cancelled, Overloaded
 from tpx.protocol.memory_budget import Account, MemoryBudget
 
 MB = 1 << 20
@@ -149,6 +150,49 @@ def test_who_waits_for_too_long_is_refused_once() -> None:
         holder.account.close()
         await asyncio.sleep(0)
         assert outcome == ["refused"]
+
+    on_loop(scene)
+
+
+def test_an_answer_is_admitted_beyond_the_limit_so_that_waiting_requests_do_not_hinder_it() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        requests = FakeConnection(budget)
+        requests.account.hold_request(100 * MB)
+        assert budget.admit_answer(25 * MB)
+        assert not budget.admit_answer(26 * MB)
+        unread = FakeConnection(budget, answers=25 * MB)
+        assert budget.admit_answer(20 * MB)
+        assert unread.dropped == ["answers"]
+        requests.account.close()
+        assert budget.admit_answer(200 * MB)  # nothing else is held
+
+    on_loop(scene)
+
+
+@pytest.mark.parametrize(("seconds", "cancelled"), [(0, False), (9, False), (0, True)])
+def test_work_waits_for_room_and_fails_once_if_there_is_none(seconds: int, cancelled: bool) -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB, wait_s=3)
+        holder = FakeConnection(budget)
+        holder.account.hold_request(60 * MB)
+        outcome: list[object] = []
+        call_off = budget.wait_for_room(50 * MB, lambda: outcome.append("goes on"), outcome.append)
+        await asyncio.sleep(0)
+        assert outcome == []
+        for _ in range(seconds):
+            budget.advance()
+        if cancelled:
+            call_off()
+        holder.account.close()
+        await asyncio.sleep(0)
+        [ending] = outcome
+        if cancelled:
+            assert isinstance(ending, Cancelled)
+        else:
+            assert isinstance(ending, Overloaded) if seconds else ending == "goes on"
+        call_off()
+        assert len(outcome) == 1
 
     on_loop(scene)
 

@@ -46,12 +46,12 @@ class Browser:
 
 
 @contextmanager
-def chromium(profile: Path) -> Iterator[str]:
+def chromium(profile: Path, *words: str) -> Iterator[str]:
     """The address of its debugger."""
     process = subprocess.Popen(
         [
             str(BROWSER), "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-            f"--user-data-dir={profile}", "about:blank",
+            f"--user-data-dir={profile}", *words, "about:blank",
         ],
         stderr=subprocess.PIPE,
         text=True,

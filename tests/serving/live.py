@@ -206,7 +206,7 @@ class Live:
 def post_request(path: str, value: Any, headers: str = "") -> bytes:
     """The bytes of a POST of JSON, or of these bytes."""
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
     return head.encode("latin-1") + body
 
 

@@ -121,7 +121,7 @@ def test_one_client_has_no_more_connections_than_allowed(impatient: Live) -> Non
         told = clients[-1].recv(1000)
         assert told.startswith(b"HTTP/1.1 503 ")
         assert b"127.0.0.1 has 4 connections, its limit" in told
-        clients[0].sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n")
+        clients[0].sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert clients[0].recv(1000).startswith(b"HTTP/1.1 200 ")
     finally:
         for client in clients:
@@ -132,7 +132,9 @@ def test_bodies_and_messages_over_their_limit_are_refused_before_they_are_read(t
     write_model(tmp_path, "net", onnx_files.doubling())
     with serving(tmp_path, http_max_input_size=1000, grpc_max_message_size=1000) as live:
         with live.raw_http() as client:
-            client.sendall(b"POST /v2/models/net/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n")
+            client.sendall(
+                b"POST /v2/models/net/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n"
+            )
             assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
         with live.channel() as channel:
             code, words = channel.error("ModelInfer", bytes(1001))

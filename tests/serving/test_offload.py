@@ -1,9 +1,13 @@
 """Answers that take long, made on the event loop in steps and once for all that wait."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from functools import partial
 
-from tpx.serving.offload import Coalesced, in_steps
+from tpx.errors import Overloaded, TpxError
+from tpx.protocol.memory_budget import MemoryBudget
+from tpx.serving.offload import Coalesced, Offload, in_steps
 
 
 class SlowClock:
@@ -34,6 +38,32 @@ class Answers:
 async def turns(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def test_outputs_that_wait_to_be_encoded_are_charged_and_refused_beyond_the_budget() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100)
+        offload = Offload(budget)
+        gate, ended = threading.Event(), asyncio.Event()
+        failed: list[TpxError] = []
+        encoded: list[int] = []
+
+        def take(_: bool) -> None:
+            encoded.append(budget.held)
+            if len(encoded) == 3:
+                ended.set()
+
+        for size in (60, 30, 40, 0):
+            offload.encode(size, partial(gate.wait, 5), take, failed.append)
+        assert [type(error) for error in failed] == [Overloaded]
+        assert budget.held == 90
+        gate.set()
+        await ended.wait()
+        assert encoded == [90, 30, 0]
+        assert budget.held == 0
+        offload.close()
+
+    asyncio.run(scene())
 
 
 def test_others_run_while_a_long_answer_is_made_in_steps() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
     """An HTTP request."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

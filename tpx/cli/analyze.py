@@ -30,6 +30,7 @@ from tpx.perf.loops import event_loop
 from tpx.report.digits import duration, latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
+from tpx.report.strangers import harmless
 from tpx.report.text import wrapped
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class SearchProgress:
         if self._status is None:
             self._status = self._console.status("")
             self._status.start()
-        self._status.update(text.replace("[", r"\["))
+        self._status.update(harmless(text).replace("[", r"\["))
 
 
 def _print_results(view: ReportView) -> None:

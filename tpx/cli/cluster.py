@@ -22,6 +22,7 @@ from tpx.errors import UsageError
 from tpx.options import from_argv, group, option, required
 from tpx.protocol.json_values import JsonObject
 from tpx.ray_driver import connected
+from tpx.report.strangers import harmless
 
 WATCH_S = 1.0
 
@@ -73,14 +74,21 @@ def up(argv: Sequence[str]) -> int:
                 for status in until_interrupted(client.up(spec)):
                     ready = sum(row["state"] == "ready" for row in status["replicas"])
                     line.update(f"{ready} of {status['desired']} replicas are ready")
-            for node in spec.traffic.balancer:
-                print(
-                    f"HTTP http://{node}:{spec.traffic.http_port}, gRPC {node}:{spec.traffic.grpc_port}",
-                    file=out,
-                )
-            print(f"HAProxy's page: http://{spec.traffic.balancer[0]}:{spec.traffic.stats_port}/", file=out)
+            traffic = spec.traffic
+            for node in traffic.balancer:
+                http = _reached_at(traffic.http_address, node, traffic.http_port)
+                grpc = _reached_at(traffic.grpc_address, node, traffic.grpc_port)
+                print(f"HTTP http://{http}, gRPC {grpc}", file=out)
+            stats = _reached_at(traffic.stats_address, traffic.balancer[0], traffic.stats_port)
+            print(f"HAProxy's page: http://{stats}/", file=out)
 
     return _run_with_ray(action)
+
+
+def _reached_at(address: str, node: str, port: int) -> str:
+    """Return where a balancer is reached: at its node's address if it listens on all of them."""
+    where = node if address in ("0.0.0.0", "::", "") else address
+    return f"{where}:{port}" if where == node else f"{where}:{port} on {node}"
 
 
 def update(argv: Sequence[str]) -> int:
@@ -121,7 +129,7 @@ def status(argv: Sequence[str]) -> int:
                 found = cluster.status()
                 Console(file=out).print(table(found))
                 for event in found["events"][-5:]:
-                    print(event, file=out)
+                    print(harmless(event), file=out)
 
     return _run_with_ray(action)
 
@@ -161,7 +169,7 @@ def logs(argv: Sequence[str]) -> int:
     def action(out: TextIO) -> None:
         config = from_argv(LogsConfig, argv)
         with connected(config.place.ray_address):
-            print(client.Cluster(config.place.name).log(config.replica, config.lines), file=out)
+            print(harmless(client.Cluster(config.place.name).log(config.replica, config.lines)), file=out)
 
     return _run_with_ray(action)
 

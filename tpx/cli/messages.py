@@ -4,6 +4,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+from tpx.report.strangers import harmless
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -17,7 +19,10 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 
 
 def fitted(text: str, width: int | None) -> str:
-    """Wrap lines wider than `width` between words; continuation lines are indented by two more columns."""
+    """Wrap lines wider than `width` between words; continuation lines are indented by two more columns.
+    Control characters are escaped.
+    """
+    text = harmless(text)
     if width is None or all(len(line) <= width for line in text.split("\n")):
         return text
     import textwrap  # late: a run into a pipe does not need it

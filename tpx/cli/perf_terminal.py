@@ -18,6 +18,7 @@ from tpx.perf.report.level_text import level_block
 from tpx.perf.report.model import data_line, settings_block
 from tpx.perf.results import DataSummary, LevelResult
 from tpx.perf.settings import LevelSettings
+from tpx.report.strangers import harmless
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -101,7 +102,7 @@ class _LiveView:
             self._live = None
 
     def print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(harmless(text), markup=False, highlight=False)
 
     def _draw(self, live: "Live") -> None:
         live.update(self._dashboard.text(self._console.width, perf_counter_ns()), refresh=True)

@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 from tpx import __version__
 from tpx.cli.messages import terminal_width
+from tpx.report.strangers import harmless
 from tpx.serving.backends.table import locate_code
 from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
@@ -111,7 +112,7 @@ def option_rows(config: ServeConfig, extensions: Sequence[str]) -> list[Row]:
 
 
 def _escape_control_characters(cell: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cell)
+    return harmless(cell).replace("\n", r"\n").replace("\t", r"\t")
 
 
 def _log_table(headers: Row, rows: Sequence[Row]) -> None:

@@ -9,9 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tpx.cluster.spec import Traffic
+from tpx.protocol.handshakes import is_local
 
 BACKENDS = ("http", "grpc")
 NOWHERE = "0.0.0.0:1"
+_STATS_CONNECTIONS = 100
+"""Connections to the statistics page, beside those of clients."""
 STICKY_HEADER = "sequence-id"
 """Header for sticky routing: requests with the same value reach one replica while it is ready."""
 
@@ -83,9 +86,12 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
     lines = [
         "global",
         f"    stats socket {socket} mode 600 level admin",
+        f"    maxconn {2 * traffic.max_connections + _STATS_CONNECTIONS}",
+        "    no strict-limits",  # with fewer descriptors than that, serve as many as there are
         "defaults",
         "    mode http",
         "    timeout connect 1s",
+        "    timeout http-request 10s",
         "    timeout client 120s",
         "    timeout server 120s",
         f"    timeout check {max(every_ms, 100)}ms",
@@ -100,10 +106,16 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
         f"    default-server inter {every_ms}ms fall 2 rise 1 on-marked-down shutdown-sessions"
         f" tcp-ut {2 * every_ms}ms",
     ]
-    for backend, port, proto in (("http", traffic.http_port, ""), ("grpc", traffic.grpc_port, " proto h2")):
+    for backend, address, port, proto in (
+        ("http", traffic.http_address, traffic.http_port, ""),
+        ("grpc", traffic.grpc_address, traffic.grpc_port, " proto h2"),
+    ):
         lines += [
             f"frontend {backend}_in",
-            f"    bind :{port}{proto}",
+            f"    bind {_format_address(address, port)}{proto}",
+            f"    maxconn {traffic.max_connections}",
+            *_limit_clients(traffic.max_connections_per_client),
+            *(_check_host(address) if backend == "http" else ()),
             f"    default_backend {backend}",
             f"backend {backend}",
             "    stick-table type string len 128 size 200k expire 10m",
@@ -112,12 +124,34 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
         ]
     lines += [
         "frontend stats",
-        f"    bind :{traffic.stats_port}",
+        f"    bind {_format_address(traffic.stats_address, traffic.stats_port)}",
+        f"    maxconn {_STATS_CONNECTIONS}",
+        *_check_host(traffic.stats_address),
         "    stats enable",
         "    stats uri /",
         "    http-request use-service prometheus-exporter if { path /metrics }",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _format_address(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _limit_clients(most: int) -> Iterator[str]:
+    """Yield the lines of a frontend that bound the connections of one address."""
+    if most:
+        yield "    stick-table type ipv6 size 100k expire 10m store conn_cur"
+        yield "    tcp-request connection track-sc0 src"
+        yield f"    tcp-request connection reject if {{ sc0_conn_cur gt {most} }}"
+
+
+def _check_host(address: str) -> Iterator[str]:
+    """Yield the lines of a frontend that refuse names which are not this machine's, as `tpx serve` does."""
+    if is_local(address):
+        names = r"^([^:]*\.)?localhost\.?(:[0-9]+)?$ ^[0-9.]+(:[0-9]+)?$ ^\[[0-9a-f:.]+\](:[0-9]+)?$"
+        yield f"    acl own_name req.hdr(host) -m reg -i {names}"
+        yield "    http-request deny deny_status 403 if { req.hdr(host) -m found } !own_name"
 
 
 def _format_server(number: int, route: ReplicaRoute | None, backend: str, proto: str) -> str:
@@ -133,9 +167,9 @@ def envoy_config(traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, 
     """Return the equivalent static configuration of Envoy (v3); `envoy -c` reads it as YAML or JSON."""
     ready = [route for route in routes if not route.draining]
     return {
-        "admin": {"address": _build_address("127.0.0.1", traffic.stats_port)},
+        "admin": {"address": _build_address(traffic.stats_address, traffic.stats_port)},
         "static_resources": {
-            "listeners": [_build_listener(name, port) for name, port in _list_ports(traffic)],
+            "listeners": [_build_listener(*each) for each in _list_ports(traffic)],
             "clusters": [
                 _build_cluster(name, policy, traffic, ready)
                 for name in BACKENDS
@@ -145,15 +179,18 @@ def envoy_config(traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, 
     }
 
 
-def _list_ports(traffic: Traffic) -> tuple[tuple[str, int], ...]:
-    return (("http", traffic.http_port), ("grpc", traffic.grpc_port))
+def _list_ports(traffic: Traffic) -> tuple[tuple[str, str, int], ...]:
+    return (
+        ("http", traffic.http_address, traffic.http_port),
+        ("grpc", traffic.grpc_address, traffic.grpc_port),
+    )
 
 
 def _build_address(host: str, port: int) -> dict[str, object]:
     return {"socket_address": {"address": host, "port_value": port}}
 
 
-def _build_listener(name: str, port: int) -> dict[str, object]:
+def _build_listener(name: str, address: str, port: int) -> dict[str, object]:
     other_hosts = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
     route = {
         "timeout": "0s",
@@ -183,6 +220,7 @@ def _build_listener(name: str, port: int) -> dict[str, object]:
         "HttpConnectionManager",
         "stat_prefix": name,
         "codec_type": "AUTO",
+        "request_headers_timeout": "10s",
         "route_config": {"virtual_hosts": [{"name": name, "domains": ["*"], "routes": routes}]},
         "http_filters": [
             {
@@ -196,7 +234,7 @@ def _build_listener(name: str, port: int) -> dict[str, object]:
     network = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
     return {
         "name": name,
-        "address": _build_address("0.0.0.0", port),
+        "address": _build_address(address, port),
         "filter_chains": [{"filters": [network]}],
     }
 

@@ -4,6 +4,7 @@ dies.
 
 import asyncio
 import contextlib
+import errno
 import shutil
 import socket
 import subprocess
@@ -101,12 +102,14 @@ class Proxy:
             raise UsageError(
                 f"no program '{traffic.haproxy}' on this node: install haproxy, or name it by --haproxy"
             )
-        for flag in ("http_port", "grpc_port", "stats_port"):
-            port = getattr(traffic, flag)
+        for name in ("http", "grpc", "stats"):
+            address, port = getattr(traffic, f"{name}_address"), getattr(traffic, f"{name}_port")
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
             try:
-                socket.create_server(("", port)).close()
+                socket.create_server((address, port), family=family).close()
             except OSError as exc:
-                raise UsageError(f"--{flag.replace('_', '-')} {port}: {exc.strerror}") from exc
+                flag, value = ("address", address) if exc.errno == errno.EADDRNOTAVAIL else ("port", port)
+                raise UsageError(f"--{name}-{flag} {value}: {exc.strerror}") from exc
 
     async def _run_forever(self, started: "asyncio.Future[str]") -> None:
         while True:

@@ -108,8 +108,20 @@ class ReplicaServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """Ports and balancers that clients connect to."""
+    """Addresses and balancers that clients connect to, and what one of them may use."""
 
+    http_address: str = option(
+        "127.0.0.1",
+        "address that HAProxy listens on for HTTP, on each of its nodes; 0.0.0.0 = all",
+        metavar="ADDRESS",
+        common=True,
+    )
+    grpc_address: str = option(
+        "127.0.0.1", "address that HAProxy listens on for gRPC", metavar="ADDRESS", common=True
+    )
+    stats_address: str = option(
+        "127.0.0.1", "address that HAProxy listens on for its statistics and metrics", metavar="ADDRESS"
+    )
     http_port: int = option(8000, "HTTP port of each balancer", minimum=0, maximum=65535, common=True)
     grpc_port: int = option(8001, "gRPC port of each balancer", minimum=0, maximum=65535, common=True)
     stats_port: int = option(8404, "port of HAProxy's statistics page and /metrics", minimum=0, maximum=65535)
@@ -120,6 +132,10 @@ class Traffic:
         common=True,
     )
     haproxy: str = option("haproxy", "HAProxy program on those nodes", metavar="PATH")
+    max_connections: int = option(10_000, "connections that HAProxy accepts per port", minimum=1)
+    max_connections_per_client: int = option(
+        2000, "connections that HAProxy accepts per port from one address; 0 = no limit", minimum=0
+    )
     check_secs: float = option(
         0.5, "seconds between two health checks; two failures remove a replica from the traffic", minimum=0.05
     )

@@ -1,6 +1,5 @@
 """Reads the tensors of responses, and keeps request inputs and, on disk, response bodies."""
 
-import json
 import marshal
 import math
 import tempfile
@@ -18,7 +17,7 @@ from tpx.perf.clients.openai import OpenAiAnswer, generated
 from tpx.protocol import messages
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.http1.client import HttpResponse
-from tpx.protocol.json_values import encode_values
+from tpx.protocol.json_values import encode_values, parse_json
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2_protobuf import CONTENTS
 
@@ -70,7 +69,7 @@ def _read_json_outputs(body: Buffer, head_size: int) -> list[Tensor]:
     view = memoryview(body)
     size = head_size or len(view)
     try:
-        answer = json.loads(bytes(view[:size]))
+        answer = parse_json(view[:size])
     except ValueError as exc:
         raise InvalidRequest(f"a response is not JSON: {exc}") from exc
     tensors, at = [], size

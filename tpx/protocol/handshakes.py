@@ -112,6 +112,11 @@ async def listening_sockets(address: str, port: int, *, reuse_port: bool) -> lis
     return begin_to_listen(await asyncio.to_thread(bound_sockets, address, port, reuse_port=reuse_port))
 
 
+def is_local(address: str) -> bool:
+    """Return True for an address to listen on that only this machine reaches."""
+    return address in ("localhost", "::1") or address.startswith("127.")
+
+
 def bound_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
     """Return one bound socket, not yet listening, per address that the name resolves to. Raises OSError."""
     found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

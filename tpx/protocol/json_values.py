@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from tpx.errors import InvalidRequest
+from tpx.errors import Code, InvalidRequest, Overloaded
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.json_outline import MAX_JSON_DEPTH, flat_list, pieces
 from tpx.protocol.tensors import Array, Buffer, Tensor, as_array, decode_in_pieces, encode_bytes
@@ -35,6 +36,14 @@ def checked_text(what: str, text: str) -> str:
     except UnicodeEncodeError as exc:  # half a surrogate pair is JSON, but no text
         raise InvalidRequest(f"Unable to parse '{what}': it is not Unicode text") from exc
     return text
+
+
+def parse_json(text: Buffer) -> JsonValue:
+    """Parse JSON from a stranger. Raises ValueError, also for values that are nested too deep to parse."""
+    try:
+        return json.loads(bytes(text))
+    except RecursionError as exc:
+        raise ValueError(f"it is nested more than {MAX_JSON_DEPTH} deep") from exc
 
 
 class NotAParameter(InvalidRequest):
@@ -214,9 +223,31 @@ def _convert_numbers(name: str, datatype: str, flat: list[JsonValue]) -> Array:
         ) from exc
 
 
-def json_data(tensor: Tensor) -> bytes:
-    """Return a tensor's elements as a flat JSON array."""
-    return b"[" + b",".join(json_pieces(tensor)) + b"]"
+def json_data(tensor: Tensor, limit_bytes: int = sys.maxsize) -> bytes:
+    """Return a tensor's elements as a flat JSON array. Raises as `json_parts`."""
+    return b"".join(json_parts(tensor, limit_bytes))
+
+
+def json_parts(tensor: Tensor, limit_bytes: int = sys.maxsize) -> list[bytes]:
+    """Return a tensor's elements as a flat JSON array, cut into pieces, which are not copied again.
+
+    Raises InvalidRequest for a datatype without a JSON form, and Overloaded if they have more than
+    `limit_bytes`.
+    """
+    parts, size = [b"["], 0
+    for piece in json_pieces(tensor):
+        size += len(piece)
+        if size > limit_bytes:
+            raise Overloaded(
+                f"output '{tensor.name}' has more than {limit_bytes} bytes as JSON, which is all that the "
+                "server may hold (--max-buffered-bytes); request it as binary data",
+                code=Code.RESOURCE_EXHAUSTED,
+            )
+        if len(parts) > 1:
+            parts.append(b",")
+        parts.append(piece)
+    parts.append(b"]")
+    return parts
 
 
 def json_pieces(tensor: Tensor) -> Iterator[bytes]:

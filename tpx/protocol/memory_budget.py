@@ -1,19 +1,30 @@
 """Memory budget for the requests and responses that a server holds, across all connections.
 
 Charged are: bodies and messages larger than one read, until they are responded to; messages that wait
-unread; responses that clients have not read. A connection may hold at most what is still free, so that
-greedy ones leave memory to others; a small request of a connection that holds nothing is always served.
+unread; copies of tensors in shared memory, until they are freed; responses that wait to be encoded, or
+that clients have not read. A connection may hold at most what is still free, so that greedy ones leave
+memory to others; a small request of a connection that holds nothing is always served.
 """
 
 import asyncio
+import weakref
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from tpx.errors import Cancelled, Overloaded, TpxError
+from tpx.protocol.tensors import Array
+
+SMALL_BYTES = 16 << 10
+"""Maximum size of a request that need not wait for memory; the number of connections bounds them all."""
 _RELIEVED = 7 / 8
 """Fraction of the budget that may stay in use after responses were dropped."""
-_READERS_SPARED = 5 / 4
-"""Fraction of the budget above which even responses that clients are reading are dropped."""
+_ANSWERS_SPARED = 5 / 4
+"""Fraction of the budget above which even responses that clients are reading are dropped, and those that
+would have to wait are refused.
+"""
 
 
 class AccountHolder(Protocol):
@@ -40,9 +51,14 @@ class Account:
     answers: int = 0
 
     @property
+    def held(self) -> int:
+        """Bytes of its requests and responses."""
+        return self.requests + self.answers
+
+    @property
     def full(self) -> bool:
         """True if the connection holds so much that its next request must wait."""
-        held = self.requests + self.answers
+        held = self.held
         return held > 0 and held > self.budget.limit_bytes - self.budget.held
 
     def hold_request(self, size: int) -> None:
@@ -80,7 +96,12 @@ class MemoryBudget:
         self._wait_s = wait_s
         self._tick = 0
         self._accounts: set[Account] = set()
-        self._waiting: dict[Account, _Waiter] = {}
+        self._waiting: dict[object, _Waiter] = {}
+        """Waiting accounts, and other users of memory."""
+        self._lent: dict[int, tuple[weakref.ref[Array], int]] = {}
+        """Charged arrays and their bytes, by the id of their weak reference: arrays are not hashable."""
+        self._freed: deque[int] = deque()
+        """Bytes of arrays that no longer exist."""
         self._scheduled = False
         self._wanted = False
 
@@ -105,6 +126,41 @@ class MemoryBudget:
     def fits(self, size: int) -> bool:
         return self.held + size <= self.limit_bytes
 
+    def has_room(self, size: int) -> bool:
+        """Return True if `size` bytes fit, or if they are too many but nothing else is held."""
+        self._release_freed()
+        return self.held + size <= self.limit_bytes or not self.held
+
+    def admit_answer(self, size: int) -> bool:
+        """Return True if there is memory to keep `size` bytes of a response, after dropping unread ones if
+        necessary. Requests that wait with all memory must not hinder those before them: responses may use
+        more.
+        """
+        most = max(self.limit_bytes * _ANSWERS_SPARED, size)
+        self._release_freed()
+        if self.held + size > most:
+            self.relieve(max(0, self.limit_bytes - size))
+        return self.held + size <= most
+
+    def hold_until_freed(self, array: Array) -> None:
+        """Charge the bytes of an array until nothing views it any longer, in whatever thread that is."""
+        loop = asyncio.get_running_loop()
+
+        def note_freed(lease: weakref.ref[Array]) -> None:
+            first = not self._freed
+            self._freed.append(self._lent.pop(id(lease))[1])
+            if first:
+                with suppress(RuntimeError):  # the event loop is closed
+                    loop.call_soon_threadsafe(self._release_freed)
+
+        lease = weakref.ref(array, note_freed)
+        self._lent[id(lease)] = lease, array.nbytes
+        self.take(array.nbytes)
+
+    def _release_freed(self) -> None:
+        while self._freed:
+            self.take(-self._freed.popleft())
+
     def take(self, size: int) -> None:
         self.held += size
         if self.held > self.limit_bytes or (size < 0 and self._waiting):
@@ -112,16 +168,38 @@ class MemoryBudget:
 
     def wait(
         self,
-        account: Account,
+        user: object,
         ready: Callable[[], bool],
         go_on: Callable[[], None],
         refuse: Callable[[], None],
     ) -> None:
-        """Call `go_on` once `ready` returns True, or `refuse` after `wait_s`."""
-        if account not in self._waiting:
-            self._waiting[account] = _Waiter(ready, go_on, refuse, self._tick)
+        """Call `go_on` once `ready` returns True, or `refuse` after `wait_s`, unless the user, an account
+        or any other object, waits already.
+        """
+        if user not in self._waiting:
+            self._waiting[user] = _Waiter(ready, go_on, refuse, self._tick)
             self._wanted = True
             self._schedule_check()
+
+    def wait_for_room(
+        self, size: int, go_on: Callable[[], None], fail: Callable[[TpxError], None]
+    ) -> Callable[[], None]:
+        """Call `go_on` once there is room for `size` bytes, or `fail` after `wait_s`.
+
+        Returns a function that cancels it; `fail` is then called too.
+        """
+        ticket = object()
+        self.wait(ticket, lambda: self.has_room(size), go_on, lambda: fail(self.overload()))
+
+        def call_off() -> None:
+            if self._waiting.pop(ticket, None) is not None:
+                fail(Cancelled("the request was cancelled"))
+
+        return call_off
+
+    def overload(self) -> Overloaded:
+        """Return the error of a request that there is no memory for."""
+        return Overloaded(self.refusal)
 
     def advance(self) -> None:
         """Advance the clock by one second, and refuse requests that have waited too long."""
@@ -131,8 +209,8 @@ class MemoryBudget:
         self._drop_silent_requests()
         self.relieve(self.limit_bytes * _RELIEVED)
         # refusing a request may close other connections, which then no longer wait
-        for account, waiter in list(self._waiting.items()):
-            if self._tick - waiter.since > self._wait_s and self._waiting.pop(account, None) is not None:
+        for user, waiter in list(self._waiting.items()):
+            if self._tick - waiter.since > self._wait_s and self._waiting.pop(user, None) is not None:
                 waiter.refuse()
 
     def _schedule_check(self) -> None:
@@ -147,10 +225,10 @@ class MemoryBudget:
             self.relieve(self.limit_bytes * _RELIEVED)
         if self.held > self.limit_bytes:
             self._drop_silent_requests()
-        if self.held > self.limit_bytes * _READERS_SPARED:
+        if self.held > self.limit_bytes * _ANSWERS_SPARED:
             self.relieve(self.limit_bytes * _RELIEVED, also_read=True)
-        for account, waiter in list(self._waiting.items()):
-            if waiter.ready() and self._waiting.pop(account, None) is not None:
+        for user, waiter in list(self._waiting.items()):
+            if waiter.ready() and self._waiting.pop(user, None) is not None:
                 waiter.go_on()
 
     def _drop_silent_requests(self) -> None:

@@ -137,12 +137,15 @@ def new_scratch() -> memoryview:
     return memoryview(bytearray(SCRATCH_BYTES))
 
 
-def aligned(size: int, offset: int = 0) -> memoryview:
+def aligned(size: int, offset: int = 0, track: Callable[[Array], None] | None = None) -> memoryview:
     """Return `size` writable, uninitialized bytes whose byte `offset` is on a 64-byte boundary.
 
-    Tensors at `offset` of a message are then aligned for the model without another copy.
+    Tensors at `offset` of a message are then aligned for the model without another copy. `track` is
+    called with the array that the bytes are in.
     """
     block = _Process.allocate(size + ALIGNMENT)
+    if track is not None:
+        track(block)
     address = block.__array_interface__["data"][0] + offset
     start = -address % ALIGNMENT
     return block.data[start : start + size]

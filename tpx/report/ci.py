@@ -19,6 +19,7 @@ from tpx.report.document import (
     Section,
     Statement,
 )
+from tpx.report.strangers import harmless
 
 MOST_ROWS, MOST_FILTERED_ROWS = 60, 10
 _SIGNS = {"good": "\u2705", "neutral": "\u2705", "warn": "\u26a0\ufe0f", "bad": "\u274c"}
@@ -62,7 +63,9 @@ def _yield_block(block: Block) -> Iterator[str]:
         case Facts():
             yield from (f"- {escaped(label)}: {escaped(value)}" for label, value in block.facts.items())
         case CodeBlock():
-            yield from ("```", *(line.text for line in block.lines), "```")
+            # no line can end the block
+            lines = (harmless(line.text).replace("```", "` ` `") for line in block.lines)
+            yield from ("```", *lines, "```")
         case _:
             return
     yield ""
@@ -85,17 +88,25 @@ def _yield_table(grid: DataTable) -> Iterator[str]:
 
 
 def _format_cell(cell: Cell, column: Column) -> str:
-    return _FLAGS[cell.flag] + (f"`{cell.text}`" if column.marked else escaped(cell.with_note))
+    return _FLAGS[cell.flag] + (_format_code(cell.text) if column.marked else escaped(cell.with_note))
+
+
+def _format_code(text: str) -> str:
+    """Return a name as code; one with signs that could end the code, or that are markup, as escaped text."""
+    return f"`{text}`" if text.isprintable() and not set(text) & set("`<>|") else escaped(text)
 
 
 def _format_prose(text: str) -> str:
     """Return a text with its words in backticks as code."""
     parts = text.split("`")
-    return "".join(f"`{part}`" if i % 2 else escaped(part, keep_ends=True) for i, part in enumerate(parts))
+    return "".join(
+        _format_code(part) if i % 2 else escaped(part, keep_ends=True) for i, part in enumerate(parts)
+    )
 
 
 def escaped(text: str, *, keep_ends: bool = False) -> str:
     """Escape markup in text such as a server's message; `keep_ends` keeps a space at either end."""
+    text = harmless(text)
     for sign in "\\`*_|[]":
         text = text.replace(sign, f"\\{sign}")
     text = text.replace("<", "&lt;").replace(">", "&gt;")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpx.report.document import Block, Bullets, CodeBlock, DataTable, Document, Facts, Note, Statement
+from tpx.report.strangers import harmless
 
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _BREAKS = re.compile(r"(?<=[ _,/+;=])")
@@ -37,11 +38,14 @@ class Table:
         return out.getvalue()
 
     def to_console(self, width: int | None = None) -> str:
-        """Return the title and aligned columns.
+        """Return the title and aligned columns, with control characters escaped.
 
         If wider than `width`: headers get several lines, columns of one value go, then minor ones, then
         long cells are broken.
         """
+        return self._escape_controls()._fit(width)
+
+    def _fit(self, width: int | None) -> str:
         lines = self._align_rows([self.headers, *self.rows], self.padding)
         if width is None or not self.rows or max(map(len, lines)) <= width:
             return "\n".join((*self._format_heading(None), *lines))
@@ -53,6 +57,15 @@ class Table:
         lead = f"{self.title}, all with" if self.title else "All with"
         title = f"{lead} {', '.join(same)}" if same else self.title
         return replace(self._drop_columns({*uniform}), title=title)._fit_width(width)
+
+    def _escape_controls(self) -> "Table":
+        def escape(cells: Sequence[str]) -> tuple[str, ...]:
+            if all(cell.isprintable() for cell in cells):
+                return tuple(cells)
+            return tuple(" ".join(harmless(cell).split()) for cell in cells)
+
+        title, rows = harmless(self.title), tuple(map(escape, self.rows))
+        return replace(self, title=title, headers=escape(self.headers), rows=rows)
 
     def _drop_columns(self, left_out: set[int]) -> "Table":
         kept = [i for i in range(len(self.headers)) if i not in left_out]
@@ -156,7 +169,8 @@ def _format_block(block: Block, width: int | None) -> str:
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Wrap a text between words if a width is given."""
+    """Wrap a text between words if a width is given. Control characters are escaped."""
+    text = harmless(text)
     if width is None:
         return text
     return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Protocol, TypeVar, cast
 
 from tpx import __version__
@@ -220,7 +221,7 @@ class DataPlane:
         self._strict_readiness = strict_readiness
         self.max_string_elements = max_string_elements
         """Maximum elements in the BYTES inputs of a request."""
-        self.offload = Offload()
+        self.offload = Offload(shared_memory.budget)
         self.started = False
         self.exiting = False
         """True while draining: not ready, but still serving."""
@@ -398,7 +399,13 @@ class DataPlane:
         return head
 
     def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request with inputs in shared memory. Raises Postponed for long reads."""
+        """Return the head of a request with inputs in shared memory. Raises Postponed for long reads, and
+        while there is no memory for them.
+        """
+        total = self.shared_memory.check_inputs(request.shared_inputs)
+        if not self.shared_memory.has_room(total):
+            wait = self.shared_memory.budget.wait_for_room
+            raise Postponed(lambda go_on, fail: wait(total, partial(go_on, request), fail))
         inputs = self.shared_memory.inputs(request.shared_inputs)
         for (tensor, _), shared_input in zip(request.shared_inputs, inputs, strict=True):
             tensor.data = shared_input.memory
@@ -412,7 +419,8 @@ class DataPlane:
             raise self._postpone_reads(request, inputs, size)
         if len(inputs) == len(request.inputs):
             placements = [bound.placement for bound in head.outputs if bound.placement is not None]
-            shared = SharedHead(inputs, cast("list[RegionPlacement]", placements), self._read_inputs)
+            placed = cast("list[RegionPlacement]", placements)
+            shared = SharedHead(self.shared_memory, inputs, placed, self._read_inputs)
             regions, head.regions = head.regions, ()
             head = head.in_shared_memory(shared)
             head.regions = regions
@@ -447,7 +455,7 @@ class DataPlane:
                 shared_input.read()
             return request
 
-        return Postponed(self.offload, size, read)
+        return Postponed.for_decoding(self.offload, size, read)
 
     def _reads_later(self, head: RequestHead, inputs: Sequence[SharedInput]) -> bool:
         """Return True if instances read a request's inputs; tracing needs them earlier."""

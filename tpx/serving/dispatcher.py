@@ -21,7 +21,7 @@ from tpx.serving.instance import Instance
 from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
-from tpx.serving.scheduling.inline import Arrivals, InlinePolicy, LonePolicy
+from tpx.serving.scheduling.inline import Arrivals, Freezes, InlinePolicy, LonePolicy
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 
 _BATCHES_AT_ONCE = 64
@@ -135,8 +135,9 @@ class Dispatcher:
         self._limiter = limiter
         self._loop = loop
         self._answers = answers
-        self._inline = InlinePolicy(inline_below_ns)
-        self._lone = LonePolicy(_LONE * inline_below_ns, arrivals)
+        freezes = Freezes(clock)
+        self._inline = InlinePolicy(inline_below_ns, freezes)
+        self._lone = LonePolicy(_LONE * inline_below_ns, arrivals, freezes)
         self._arrivals = arrivals
         self._immediate = False
         """True if every request is computed alone, by any free instance."""

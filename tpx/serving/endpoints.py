@@ -21,9 +21,10 @@ from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import parse_restrictions
 from tpx.serving.frontends.access_log import AccessLog
+from tpx.serving.frontends.browsers import BrowserPolicy
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend, GrpcRelay
-from tpx.serving.frontends.http import HttpFrontend, HttpRelay
+from tpx.serving.frontends.http import HttpAccess, HttpFrontend, HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.options import ServeConfig, ServiceAddress
 
@@ -99,6 +100,9 @@ class Endpoints:
         restricted_http = parse_restrictions("--http-restricted-api", http.http_restricted_api)
         forwarded_http = parse_forwarding("--http-header-forward-pattern", http.http_header_forward_pattern)
         metrics = self._metrics
+        server = config.server
+        pages = partial(BrowserPolicy.of, hosts=server.allowed_hosts, origins=server.allowed_origins)
+        pages("")  # report a mistake before models load
 
         def connect_grpc(listener: Listener) -> _Connections:
             frontend = GrpcFrontend(
@@ -111,17 +115,17 @@ class Endpoints:
                 self._plane,
                 http.http_max_input_size,
                 self._inflater,
-                restrictions=restricted_http,
+                access=HttpAccess(restrictions=restricted_http, pages=pages(http.http_address)),
                 forwarding=forwarded_http,
                 relay=self._relay,
             )
-            judge = None if restricted_http is None else frontend.judge
             limits = http_limits(config, max_body_bytes=http.http_max_input_size)
-            return http_connections(listener, limits, frontend.serve, judge)
+            return http_connections(listener, limits, frontend.serve, frontend.judge)
 
         def connect_metrics(listener: Listener) -> _Connections:
             assert metrics is not None
-            return http_connections(listener, http_limits(config, max_body_bytes=0), metrics().serve)
+            serve = pages(config.metrics_host).guard(metrics().serve)
+            return http_connections(listener, http_limits(config, max_body_bytes=0), serve)
 
         services = []
         for where in config.services:

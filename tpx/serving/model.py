@@ -180,6 +180,7 @@ class ServedModel(Served):
         if isinstance(executor, RemoteInstance):
             executor.use(self._stacking)
             self.in_processes = True
+            self.reads_inputs = self._cache is None
             instance = executor
         else:
             work: Work

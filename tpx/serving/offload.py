@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from tpx.errors import Cancelled, TpxError
+from tpx.protocol.memory_budget import MemoryBudget
+from tpx.protocol.v2 import DecodedRequest
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +31,22 @@ _T = TypeVar("_T")
 
 
 class Offload:
-    """Runs work in FIFO order in three threads, for very long decoding, long decoding, and encoding, so
-    that these do not delay each other.
+    """Runs work in FIFO order in four threads, for long and very long decoding and encoding, so that these
+    do not delay each other. More would not be faster, because work on JSON and strings holds the
+    interpreter lock. Outputs that wait to be encoded are charged to the memory budget.
     """
 
-    def __init__(self) -> None:
-        self._decoding, self._long_decoding, self._encoding = (
+    def __init__(self, budget: MemoryBudget | None = None) -> None:
+        self._budget = budget or MemoryBudget()
+        self._decoding, self._long_decoding, self._encoding, self._long_encoding = (
             ThreadPoolExecutor(1, thread_name_prefix=f"tpx-{name}")
-            for name in ("decode", "decode-long", "encode")
+            for name in ("decode", "decode-long", "encode", "encode-long")
         )
+
+    @property
+    def limit_bytes(self) -> int:
+        """Bytes that encoded outputs may have: all that the memory budget has."""
+        return self._budget.limit_bytes
 
     def decode(
         self, size: int, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
@@ -52,24 +61,51 @@ class Offload:
         )
 
     def encode(
-        self, work: Callable[[], _T], then: Callable[[_T], None], fail: Callable[[TpxError], None]
-    ) -> Callable[[], None]:
-        """Run `work` in the encoding thread, in FIFO order; otherwise like `decode`."""
-        return _start_work(self._encoding, work, then, fail)
+        self,
+        size: int,
+        work: Callable[[], _T],
+        then: Callable[[_T], None],
+        fail: Callable[[TpxError], None],
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Run `work` on outputs of `size` bytes in FIFO order, like `decode`; very long work in another
+        thread if it is `alone`, which means that no other work must keep its order.
+
+        The bytes are charged until it has ended. Without memory for them, `fail` is called at once with
+        Overloaded.
+        """
+        budget = self._budget
+        if size and not budget.admit_answer(size):
+            fail(budget.overload())
+            return
+        budget.take(size)
+        pool = self._long_encoding if alone and size > _VERY_LONG_BYTES else self._encoding
+        _start_work(pool, work, then, fail, ended=lambda: budget.take(-size))
 
     def close(self) -> None:
         """Accept no more work. Running work is not interrupted."""
-        for pool in (self._decoding, self._long_decoding, self._encoding):
+        for pool in (self._decoding, self._long_decoding, self._encoding, self._long_encoding):
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Postponed(Exception):
-    """Raised when a request first needs long work; `then` starts it in another thread."""
+Start = Callable[[Callable[[DecodedRequest], None], Callable[[TpxError], None]], Callable[[], None]]
+"""Starts work that calls its first argument with the request, or the second with the error. Returns a
+function that cancels it; the second is then called too.
+"""
 
-    def __init__(self, offload: Offload, size: int, work: Callable[[], Any]) -> None:
+
+class Postponed(Exception):
+    """Raised when a request first needs long work in another thread, or must wait; `then` starts that."""
+
+    def __init__(self, then: Start) -> None:
         super().__init__("work that takes long")
-        self.then = partial(offload.decode, size, work)
-        """Starts the work; see `Offload.decode`."""
+        self.then = then
+
+    @classmethod
+    def for_decoding(cls, offload: Offload, size: int, work: Callable[[], DecodedRequest]) -> "Postponed":
+        """Return the exception for work as in `Offload.decode`."""
+        return cls(partial(offload.decode, size, work))
 
 
 async def in_steps(pieces: Iterable[_T], clock: Callable[[], float] = time.perf_counter) -> list[_T]:
@@ -112,21 +148,27 @@ def _start_work(
     work: Callable[[], _T],
     then: Callable[[_T], None],
     fail: Callable[[TpxError], None],
+    ended: Callable[[], None] | None = None,
 ) -> Callable[[], None]:
+    """Run `work` in a thread; call `ended`, if given, after `then` or `fail`."""
     off = False
 
     def done(future: asyncio.Future[_T]) -> None:
-        if future.cancelled() or off:
-            fail(Cancelled("the request was cancelled"))
-            return
-        error = future.exception()
-        if error is None:
-            then(future.result())
-        elif isinstance(error, TpxError):
-            fail(error)
-        else:
-            log.error("decoding or encoding failed", exc_info=error)
-            fail(TpxError("internal error: see the log of the server"))
+        try:
+            if future.cancelled() or off:
+                fail(Cancelled("the request was cancelled"))
+                return
+            error = future.exception()
+            if error is None:
+                then(future.result())
+            elif isinstance(error, TpxError):
+                fail(error)
+            else:
+                log.error("decoding or encoding failed", exc_info=error)
+                fail(TpxError("internal error: see the log of the server"))
+        finally:
+            if ended is not None:
+                ended()
 
     def call_off() -> None:
         nonlocal off

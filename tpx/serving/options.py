@@ -66,6 +66,19 @@ class ServerLimitsSpec:
     allow_client_shm: bool | None = option(
         None, "let clients register shared memory (default: if all endpoints listen on this machine only)"
     )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "names besides localhost and IP addresses by which HTTP clients may call the server, .example.com "
+        "with its subdomains, or * for any; endpoints that listen on this machine only are always checked; "
+        "repeatable",
+        metavar="NAME",
+    )
+    allowed_origins: tuple[str, ...] = option(
+        (),
+        "origins of pages in browsers that may use the server (CORS), such as https://example.com, or * for "
+        "any; repeatable",
+        metavar="ORIGIN",
+    )
     client_shm_max_input_size: int = option(
         2**31 - 1, "maximum bytes of input that a request may read from shared memory", minimum=1
     )
@@ -119,7 +132,9 @@ class HttpSpec:
         "", "forward headers that match this regular expression as request parameters", metavar="REGEX"
     )
     http_restricted_api: tuple[str, ...] = option(
-        (), "API groups that require this header; repeatable", metavar="PART[,PART]:HEADER=VALUE"
+        (),
+        "API groups that require this header; VALUE is the key, file:PATH or env:VARIABLE; repeatable",
+        metavar="PART[,PART]:HEADER=VALUE",
     )
     http_use_ssl: bool = option(False, "serve HTTPS", common=True)
     http_server_cert: Path | None = option(None, "PEM certificate chain", common=True)
@@ -161,7 +176,8 @@ class GrpcSpec:
     )
     grpc_restricted_protocol: tuple[str, ...] = option(
         (),
-        "API groups that require the metadata triton-grpc-protocol-KEY; repeatable",
+        "API groups that require the metadata triton-grpc-protocol-KEY; VALUE is the key, file:PATH or "
+        "env:VARIABLE; repeatable",
         metavar="PART[,PART]:KEY=VALUE",
     )
     grpc_use_ssl: bool = option(False, "serve gRPC over TLS")

@@ -132,6 +132,9 @@ class UnreadInput(Protocol):
     def read(self) -> None:
         """Fill the buffer. May run in any thread. Raises InvalidRequest."""
 
+    def read_into(self, memory: memoryview) -> None:
+        """Fill other memory instead, which is as long."""
+
 
 class SharedTensors(Protocol):
     """Shared memory inputs of a remembered head."""
@@ -391,6 +394,11 @@ class InferResponse:
         self.final = True
         self.parameters: dict[str, Parameter] | None = None
         """Response parameters set by the model."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the outputs."""
+        return sum(len(tensor.data) for tensor in self.outputs)
 
     @property
     def has_content(self) -> bool:

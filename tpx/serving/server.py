@@ -13,6 +13,7 @@ from typing import Protocol
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.protocol.compression import Inflater
+from tpx.protocol.handshakes import is_local
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.cache import parse_cache_config
@@ -181,7 +182,7 @@ class InferenceServer:
         self.plane = DataPlane(
             self.repository,
             self.control,
-            SharedMemory(cuda.opener(), shared_memory_limits(config)),
+            SharedMemory(cuda.opener(), shared_memory_limits(config), budget),
             Watching(self.tracer, self.logs),
             config.server.id,
             # with load on demand, one model that fails to load must not make the server unready
@@ -190,7 +191,7 @@ class InferenceServer:
             max_string_elements=config.server.max_string_elements,
         )
         self._sampler = Sampler([], 1)
-        self._hub = None if seat is None else _create_hub(config, self.plane, seat)
+        self._hub = None if seat is None else _create_hub(config, self.plane, seat, budget)
         own = config
         if seat is not None:  # an engine itself serves only metrics
             http, grpc = replace(config.http, allow_http=False), replace(config.grpc, allow_grpc=False)
@@ -312,12 +313,11 @@ class InferenceServer:
         return MetricsFrontend(self.plane, models, sources)
 
 
-def _create_hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat) -> FrontendHub:
+def _create_hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat, budget: MemoryBudget) -> FrontendHub:
     # frontends inflate: requests arrive here uncompressed
     inflater = Inflater(config.server.max_inflated_bytes)
     http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
-    budget_bytes = buffered_bytes(config.server.max_buffered_bytes)
-    return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget_bytes)
+    return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget)
 
 
 def open_repositories(options: ModelSpec) -> list[Repository]:
@@ -366,7 +366,7 @@ def shared_memory_limits(config: ServeConfig) -> SharedMemoryLimits:
     http, grpc, allowed = config.http, config.grpc, config.server.allow_client_shm
     if allowed is None:  # by default if all clients are on this machine
         addresses = [http.http_address] * http.allow_http + [grpc.grpc_address] * grpc.allow_grpc
-        allowed = all(each in ("localhost", "::1") or each.startswith("127.") for each in addresses)
+        allowed = all(map(is_local, addresses))
     return SharedMemoryLimits(
         allowed=allowed,
         max_regions=region_limit(),

@@ -150,7 +150,7 @@ class Events:
         if receive:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
         self.socket.connect(("127.0.0.1", live.http_port))
-        lines = f"POST /v2/models/{model}/generate_stream HTTP/{version}\r\nHost: x\r\n{head}"
+        lines = f"POST /v2/models/{model}/generate_stream HTTP/{version}\r\nHost: localhost\r\n{head}"
         self.socket.sendall(f"{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         self._data = bytearray()
 

@@ -37,6 +37,29 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         yield live
 
 
+def test_a_key_can_come_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ps` shows a command line to all users."""
+    (tmp_path / "key").write_text("s3cret\n", encoding="utf-8")
+    monkeypatch.setenv("TPX_TEST_KEY", "other")
+    read = parse_restrictions(
+        "--http-restricted-api", [f"health:X-Key=file:{tmp_path}/key", "trace:X-Key=env:TPX_TEST_KEY"]
+    )
+    assert read == {
+        "health": Key(name="X-Key", value="s3cret"),
+        "trace": Key(name="X-Key", value="other"),
+    }
+    (tmp_path / "empty").touch()
+    for place, why in (
+        (f"file:{tmp_path}/none", "can not be read: No such file"),
+        (f"file:{tmp_path}/empty", "there is no key in file"),
+        ("env:TPX_TEST_NO_KEY", "there is no key in variable 'TPX_TEST_NO_KEY'"),
+    ):
+        with pytest.raises(UsageError, match=f"--http-restricted-api: .*{why}"):
+            parse_restrictions("--http-restricted-api", [f"health:X-Key={place}"])
+
+
 @pytest.fixture(scope="module")
 def partly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with a key for statistics and the repository, and another for the configuration."""
@@ -164,7 +187,8 @@ def test_no_other_header_opens(closed: Live, headers: dict[str, str]) -> None:
 
 def test_a_key_shown_twice_is_another_key(closed: Live) -> None:
     with closed.raw_http() as client:
-        twice = b"GET /v2 HTTP/1.1\r\nHost: a\r\nX-Key: s3cret\r\nX-Key: s3cret\r\nConnection: close\r\n\r\n"
+        key = b"X-Key: s3cret\r\n"
+        twice = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n" + 2 * key + b"Connection: close\r\n\r\n"
         assert exchange(client, twice).startswith(b"HTTP/1.1 403 ")
 
 
@@ -190,7 +214,9 @@ def test_who_shows_the_key_opens_for_nobody_after_him(closed: Live) -> None:
 @pytest.mark.parametrize("framing", ["Content-Length: 50000000", "Transfer-Encoding: chunked"])
 def test_the_body_of_who_has_no_key_is_not_read(closed: Live, framing: str) -> None:
     with closed.raw_http() as client:
-        head = f"POST /v2/models/net/infer HTTP/1.1\r\nHost: a\r\n{framing}\r\nExpect: 100-continue\r\n"
+        head = (
+            f"POST /v2/models/net/infer HTTP/1.1\r\nHost: localhost\r\n{framing}\r\nExpect: 100-continue\r\n"
+        )
         told = exchange(client, f"{head}\r\n".encode())
         assert told.startswith(b"HTTP/1.1 403 ")
         assert b"expecting header 'X-Key'" in told
@@ -203,9 +229,8 @@ def test_a_body_that_comes_in_two_pieces_is_served_with_the_key(closed: Live) ->
     body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[1,2]}]}'
     with closed.raw_http() as client:
         for path, status in ((b"infer", b"200"), (b"nothing", b"404")):
-            head = (
-                b"POST /v2/models/net/%b HTTP/1.1\r\nHost: a\r\nX-Key: s3cret\r\nContent-Length: %d\r\n\r\n"
-            )
+            head = b"POST /v2/models/net/%b HTTP/1.1\r\nHost: localhost\r\nX-Key: s3cret\r\n"
+            head += b"Content-Length: %d\r\n\r\n"
             client.sendall(head % (path, len(body)) + body[:10])
             time.sleep(0.02)
             client.sendall(body[10:])

@@ -91,7 +91,7 @@ class Sliced(bytes):
 class OneLongRequest:
     """A plane that decodes a long request later."""
 
-    generation, max_string_elements = 0, 1000
+    generation, max_string_elements, limit_bytes = 0, 1000, 1 << 30
 
     def __init__(self) -> None:
         self.offload = self
@@ -108,7 +108,7 @@ def test_a_head_too_long_to_be_remembered_is_not_looked_for_among_those_that_are
     inference = HttpInference(cast("InferencePlane", plane), 1 << 30, cast("Inflater", None))
     path, size = b"/v2/models/m/infer", 20 << 20
     head = parse_request_head(
-        b"POST %b HTTP/1.1\r\nHost: a\r\nInference-Header-Content-Length: %d\r\n\r\n" % (path, size)
+        b"POST %b HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: %d\r\n\r\n" % (path, size)
     )
     match = re.fullmatch("/v2/models/(?P<model>[^/]+)(/versions/(?P<version>.+))?/infer", path.decode())
     assert match is not None

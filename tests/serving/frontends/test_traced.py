@@ -193,7 +193,7 @@ def infer_head(width: int, rows: int) -> bytes:
     head = json.dumps({"inputs": [item], "parameters": {"binary_data_output": True}}).encode()
     lines = [
         "POST /v2/models/wide/infer HTTP/1.1",
-        "Host: x",
+        "Host: localhost",
         f"Inference-Header-Content-Length: {len(head)}",
         f"Content-Length: {len(head) + size}",
         "",

@@ -27,7 +27,10 @@ class Unread:
         of.unread = [self]
 
     def read(self) -> None:
-        self.memory[:] = self._data
+        self.read_into(self.memory)
+
+    def read_into(self, memory: memoryview) -> None:
+        memory[:] = self._data
 
 
 class Recorder:

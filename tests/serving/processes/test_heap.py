@@ -9,7 +9,36 @@ MIB = 1 << 20
 
 
 def _heap(size: int) -> Heap:
-    return Heap(mmap.mmap(-1, size), 0, size)
+    return Heap(mmap.mmap(-1, size), 0, size, size)
+
+
+def test_blocks_are_charged_while_they_are_in_use_and_until_the_heap_is_closed() -> None:
+    charged: list[int] = []
+    heap = Heap(mmap.mmap(-1, 4 * MIB), 0, 4 * MIB, 4 * MIB, charged.append)
+    place = heap.take(MIB - 1)
+    assert place is not None
+    assert heap.take(MIB) is not None
+    heap.give(place)
+    assert charged == [MIB, MIB, -MIB]
+    heap.close()
+    heap.take(MIB)
+    assert sum(charged) == 0
+
+
+def test_pages_of_free_blocks_are_given_back_when_none_was_used_for_some_time() -> None:
+    heap = _heap(64 * MIB)
+    place = heap.take(4 * MIB)
+    assert place is not None
+    for _ in range(10):
+        heap.tick()
+    heap.give(place)
+    kept = []
+    for _ in range(5):
+        kept.append(heap.kept_bytes)
+        heap.tick()
+    assert kept == [4 * MIB] * 5
+    assert heap.kept_bytes == 0
+    assert heap.take(64 * MIB) == 0
 
 
 @pytest.mark.parametrize(

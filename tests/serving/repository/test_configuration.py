@@ -313,6 +313,10 @@ def test_many_tensors_and_huge_shapes_cost_what_they_weigh() -> None:
         ("[ 0 ]", "dynamic batching preferred size must be positive for net"),
         ("[ 4, -1 ]", "dynamic batching preferred size must be positive for net"),
         ("[ 4, 9 ]", "dynamic batching preferred size must be <= max batch size for net"),
+        (
+            str([4] * 1001),
+            "dynamic batching preferred size must have at most 1000 values, got 1001, for net",
+        ),
     ],
 )
 def test_preferred_sizes_are_batch_sizes(sizes: str, message: str) -> None:
@@ -324,6 +328,10 @@ def test_preferred_sizes_are_batch_sizes(sizes: str, message: str) -> None:
     ("group", "message"),
     [
         ("count: -1", "instance group net_0 of model net must have a count of at least 1"),
+        (
+            "count: 2000000000",
+            "instance group net_0 of model net has a count of 2000000000: a model can have 1024 instances",
+        ),
         (
             "name: 'g' kind: KIND_CPU gpus: [ 0 ]",
             "instance group g of model net has kind KIND_CPU but specifies one or more GPUs",

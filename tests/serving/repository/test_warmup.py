@@ -76,6 +76,11 @@ def test_a_sample_of_batch_size_zero_is_skipped(tmp_path: Path) -> None:
             "warmup input 'x' must be fixed numbers, got [ -1 ]",
         ),
         (sample("zero_data: true", dims="3"), "unexpected shape for input 'x'"),
+        (
+            sample("random_data: true", dims="200000000000"),
+            "the dims of warmup sample 'first' need more than a quarter of this machine's memory",
+        ),
+        (sample("zero_data: true", count=4_000_000_000), "its count is 4000000000, it may be 10000"),
         (sample("zero_data: true", batch_size=9), "batch size 9 is more than max_batch_size 8"),
         (sample("input_data_file: 'none'"), "No such file or directory"),
         (sample("input_data_file: '../config.pbtxt'"), "it must name a file below it"),

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from tpx.serving.scheduling.inline import Arrivals, InlinePolicy, LonePolicy
+from tpx.serving.scheduling.inline import Arrivals, Freezes, InlinePolicy, LonePolicy
 
 BELOW_NS = 100_000
 SHORT_NS = 20_000
@@ -11,7 +11,7 @@ ROW = 64
 
 def policy() -> InlinePolicy:
     """A policy that has seen enough short executions."""
-    policy = InlinePolicy(BELOW_NS)
+    policy = InlinePolicy(BELOW_NS, Freezes(lambda: 0))
     for _ in range(9):
         policy.measured_in_thread(SHORT_NS, ROW)
     assert policy.open
@@ -32,7 +32,7 @@ def hand_overs(policy: InlinePolicy, here_ns: int, thread_ns: int, failures: int
 
 
 def test_a_model_shows_in_a_thread_that_it_is_short() -> None:
-    fresh = InlinePolicy(BELOW_NS)
+    fresh = InlinePolicy(BELOW_NS, Freezes(lambda: 0))
     for _ in range(8):
         fresh.measured_in_thread(SHORT_NS, ROW)
         assert not fresh.open
@@ -43,7 +43,7 @@ def test_a_model_shows_in_a_thread_that_it_is_short() -> None:
 
 
 def test_nothing_is_computed_on_the_loop_without_a_limit() -> None:
-    never = InlinePolicy(0)
+    never = InlinePolicy(0, Freezes())
     for _ in range(100):
         never.measured_in_thread(SHORT_NS, ROW)
     assert not never.open
@@ -112,7 +112,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.arrivals = Arrivals()
-        self.policy = LonePolicy(LONE_NS, self.arrivals)
+        self.policy = LonePolicy(LONE_NS, self.arrivals, Freezes(lambda: 0))
 
     def request(self, *, cost_ns: int = MEDIUM_NS, company: int = 0, row_size: int = ROW) -> bool:
         """Have a request come, and others while an instance computes it; return whether the loop did."""
@@ -186,7 +186,7 @@ def test_lone_requests_that_are_preempted_now_and_then_stay_on_the_loop() -> Non
 
 
 def test_no_lone_request_is_computed_on_the_loop_without_a_limit() -> None:
-    never = LonePolicy(0, Arrivals())
+    never = LonePolicy(0, Arrivals(), Freezes())
     for _ in range(100):
         never.handed_over()
         never.measured_in_thread(SHORT_NS, ROW, alone=True)
@@ -201,3 +201,52 @@ def test_executions_that_change_nothing_need_not_be_reported() -> None:
     assert short.usual_ns == BELOW_NS
     short.measured_here(4_000_000, ROW)
     assert not short.usual_ns
+
+
+SECOND = 1_000_000_000
+
+
+def test_a_model_that_freezes_the_loop_stays_off_it_for_a_hundred_times_as_long() -> None:
+    now_ns = [0]
+    seen = InlinePolicy(BELOW_NS, Freezes(lambda: now_ns[0]))
+
+    def seconds_off() -> float:
+        """Freeze for a second; how long short executions do not bring the model back."""
+        seen.measured_here(SECOND, ROW)
+        began_ns = now_ns[0]
+        while not seen.open or seen.row_size < ROW:
+            now_ns[0] += SECOND
+            for _ in range(2000):
+                seen.measured_in_thread(SHORT_NS, ROW)
+        return (now_ns[0] - began_ns) / SECOND
+
+    for _ in range(9):
+        seen.measured_in_thread(SHORT_NS, ROW)
+    assert [seconds_off() for _ in range(4)] == [100, 200, 400, 800]
+    now_ns[0] += 801 * SECOND  # as long on the loop as off it
+    assert seconds_off() == 100
+    seen.measured_here(10_000_000, ROW)  # too short for others to notice
+    for _ in range(2000):
+        seen.measured_in_thread(SHORT_NS, ROW)
+    assert seen.open
+
+
+def test_a_lone_request_that_freezes_the_loop_keeps_the_model_off_it_too() -> None:
+    now_ns = [0]
+    freezes, arrivals = Freezes(lambda: now_ns[0]), Arrivals()
+    inline, lone = InlinePolicy(BELOW_NS, freezes), LonePolicy(10 * BELOW_NS, arrivals, freezes)
+
+    def in_thread(count: int) -> None:
+        for _ in range(count):
+            lone.handed_over()
+            inline.measured_in_thread(5 * BELOW_NS, ROW)
+            lone.measured_in_thread(5 * BELOW_NS, ROW, alone=True)
+
+    in_thread(16)
+    assert lone.row_size == ROW
+    lone.measured_here(SECOND, ROW)
+    in_thread(5000)
+    assert lone.row_size < 0
+    now_ns[0] = 101 * SECOND
+    in_thread(5000)
+    assert lone.row_size == ROW

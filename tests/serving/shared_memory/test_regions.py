@@ -1,5 +1,6 @@
 """The registered regions: names, kinds, bounds, and how long their memory is held."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tests.serving.fakes import ignore, request_of
 from tests.serving.shared_memory.segments import descriptors, segment
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, TpxError, Unsupported
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import SharedMemoryRange
 from tpx.serving.request import InferRequest, InferResponse
@@ -21,6 +23,7 @@ from tpx.serving.shared_memory.regions import (
 )
 
 SIZE = 64
+MB = 1 << 20
 HANDLE = bytes(range(64))
 
 
@@ -361,17 +364,52 @@ def test_nothing_is_read_of_a_request_whose_inputs_are_too_large_together(key: s
     regions = SharedMemory(FakeMemory, SharedMemoryLimits(max_input_bytes=100))
     regions.register_system(system("r", key))
     assert len(read(regions, place(byte_size=50), place(byte_size=50))) == 2
-    message = refusal(InvalidRequest, lambda: read(regions, place(byte_size=51), place(byte_size=50)))
+    message = refusal(InvalidRequest, lambda: check(regions, place(byte_size=51), place(byte_size=50)))
     assert message == (
         "inputs in shared memory have a byte_size (101 bytes) that exceeds the maximum allowed value of 100 "
         "bytes. Use --client-shm-max-input-size to increase the limit."
     )
 
 
+def check(regions: SharedMemory, *places: SharedMemoryRange) -> int:
+    return regions.check_inputs([(Tensor("x", "UINT8", [1], b""), each) for each in places])
+
+
+def test_inputs_that_can_never_fit_the_memory_budget_are_refused(key: str) -> None:
+    regions = SharedMemory(FakeMemory, budget=MemoryBudget(63))
+    regions.register_system(system("r", key))
+    assert check(regions, place(byte_size=63)) == 63
+    message = refusal(InvalidRequest, lambda: check(regions, place(byte_size=64)))
+    assert message == (
+        "inputs in shared memory have a byte_size (64 bytes) that exceeds the memory for requests and "
+        "answers, 63 bytes. Use --max-buffered-bytes to increase the limit."
+    )
+
+
+def test_the_copy_of_an_input_is_charged_until_nothing_views_it() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(4 * MB)
+        regions = SharedMemory(FakeMemory, budget=budget)
+        regions.register_cuda(cuda(byte_size=3 * MB), HANDLE)
+        [found] = regions.inputs([(Tensor("x", "UINT8", [1], b""), place("g", byte_size=3 * MB))])
+        assert 3 * MB <= budget.held < 4 * MB
+        assert not regions.has_room(2 * MB)
+        assert regions.has_room(1)  # small inputs are always read
+        view = found.memory[:10]
+        del found
+        await asyncio.sleep(0)
+        assert budget.held
+        await asyncio.to_thread(view.release)
+        await asyncio.sleep(0)
+        assert budget.held == 0
+
+    asyncio.run(scene())
+
+
 def test_a_range_that_is_not_there_comes_before_one_that_is_too_large(key: str) -> None:
     regions = SharedMemory(FakeMemory, SharedMemoryLimits(max_input_bytes=10))
     regions.register_system(system("r", key))
-    assert "Unable to find" in refusal(NotFound, lambda: read(regions, place(byte_size=50), place("x")))
+    assert "Unable to find" in refusal(NotFound, lambda: check(regions, place(byte_size=50), place("x")))
 
 
 def test_a_machine_without_memory_for_an_input_refuses_the_request() -> None:

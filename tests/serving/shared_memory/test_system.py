@@ -9,10 +9,11 @@ import pytest
 
 from tests.serving.shared_memory.reading import read
 from tests.serving.shared_memory.segments import descriptors, segment, unused
-from tpx.errors import InvalidRequest
-from tpx.serving.shared_memory.system import RESERVED_PREFIXES, SystemRegionMemory, region_limit
+from tpx.errors import InvalidRequest, Overloaded
+from tpx.serving.shared_memory.system import RESERVED_PREFIXES, FilledHoles, SystemRegionMemory, region_limit
 
 PAGE = 4096
+MB = 1 << 20
 
 
 @pytest.fixture
@@ -23,14 +24,14 @@ def file() -> Iterator[Path]:
 
 
 def opened(file: Path, offset: int = 0, byte_size: int = 64) -> SystemRegionMemory:
-    return SystemRegionMemory("r", f"/{file.name}", offset, byte_size)
+    return SystemRegionMemory("r", f"/{file.name}", offset, byte_size, FilledHoles(MB))
 
 
 def refusal(key: str, offset: int = 0, byte_size: int = 64) -> str:
     """The message that a registration is refused with; it leaves no descriptor behind."""
     before = descriptors()
     with pytest.raises(InvalidRequest) as caught:
-        SystemRegionMemory("r", key, offset, byte_size)
+        SystemRegionMemory("r", key, offset, byte_size, FilledHoles(MB))
     message = caught.value.message
     del caught
     assert descriptors() <= before  # an earlier test may have left one that is closed meanwhile
@@ -60,16 +61,35 @@ def test_nothing_can_be_read_and_written(file: Path) -> None:
     memory.write(0, b"")
 
 
+def test_holes_that_outputs_fill_are_counted_and_bounded_while_their_regions_are_open() -> None:
+    """The kernel counts the pages of a client's sparse file as memory of whoever touches them first."""
+    with segment(MB) as written, segment(0) as sparse:
+        os.truncate(sparse, 8 * MB)
+        holes = FilledHoles(2 * MB)
+        full = SystemRegionMemory("r", f"/{written.name}", 0, MB, holes)
+        for _ in range(3):
+            full.write(0, bytes(MB))  # fills nothing
+        region = SystemRegionMemory("s", f"/{sparse.name}", 0, 8 * MB, holes)
+        region.write(PAGE, bytes(MB))
+        region.write(0, bytes(2 * MB))
+        with pytest.raises(Overloaded, match="shared memory region 's', which is sparse") as caught:
+            region.write(4 * MB, bytes(MB))
+        del caught
+        assert sparse.stat().st_blocks * 512 == 2 * MB
+        del region
+        SystemRegionMemory("s", f"/{sparse.name}", 0, 8 * MB, holes).write(4 * MB, bytes(MB))
+
+
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
 def test_a_key_is_a_file_name_with_any_slashes_in_front(file: Path, slashes: str) -> None:
-    assert read(SystemRegionMemory("r", slashes + file.name, 0, 2), 0, 2) == b"\0\1"
+    assert read(SystemRegionMemory("r", slashes + file.name, 0, 2, FilledHoles(MB)), 0, 2) == b"\0\1"
 
 
 def test_a_name_may_have_odd_characters() -> None:
     odd = unused().with_name(f"tpx_test_{os.getpid()} ü\n%2e'\"")
     odd.write_bytes(b"here")
     try:
-        assert read(SystemRegionMemory("r", f"/{odd.name}", 0, 4), 0, 4) == b"here"
+        assert read(SystemRegionMemory("r", f"/{odd.name}", 0, 4, FilledHoles(MB)), 0, 4) == b"here"
     finally:
         odd.unlink()
 

@@ -42,6 +42,31 @@ def portion(file: TraceFile, setting: TraceSetting) -> TracePortion:
     return TracePortion(file, setting, TraceQueue(file, str(file.path), limit=1))
 
 
+def test_only_the_owner_may_read_what_clients_sent(path: Path) -> None:
+    file = TraceFile(path)
+    file.append(texts(1))
+    file.number(texts(2))
+    file.close()
+    modes = {each.name: each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
+    assert modes == {path.name: 0o600, f"{path.name}.0": 0o600}
+
+
+def test_numbered_files_are_made_at_a_bounded_rate_and_later_ones_have_more_traces(path: Path) -> None:
+    now_s = [0.0]
+    file = TraceFile(path, lambda: now_s[0])
+    group = portion(file, setting(log_frequency=1))
+    for number in range(150):
+        group.take(texts(number)[0], complete=False)
+    assert numbered(path) == [[number] for number in range(100)]
+    now_s[0] = 0.1
+    group.take(texts(150)[0], complete=False)
+    assert numbered(path)[100:] == [list(range(100, 151))]
+    group.take(texts(151)[0], complete=False)
+    group.flush()  # the setting ends
+    assert ids(path) == [151]
+    file.close()
+
+
 @contextmanager
 def no_file_over(size: int) -> Iterator[None]:
     """The disk becomes full at this size of a file."""

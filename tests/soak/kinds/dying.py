@@ -47,15 +47,18 @@ def _http_request(rng: np.random.Generator) -> bytes:
     if rng.random() < 0.3:
         inputs = repeat_inputs(rng.integers(0, 100, 20, np.int32), delay_ms=5)
         body = json.dumps({name: array.tolist() for name, array in inputs.items()}).encode()
-        head = b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: x\r\n"
+        head = b"POST /v2/models/repeat/generate_stream HTTP/1.1\r\nHost: localhost\r\n"
     else:
         model = ("double", "busy")[int(rng.integers(2))]
         rows = np.zeros((1, 2), np.float32) if model == "busy" else random_rows(rng, large=0.3)
         start, tail = encode_infer_request([Tensor.from_numpy("x", rows)])
         body = start + b"".join(map(bytes, tail))
-        head = b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\n" % (
-            model.encode(),
-            len(start),
+        head = (
+            b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: %d\r\n"
+            % (
+                model.encode(),
+                len(start),
+            )
         )
     return head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 

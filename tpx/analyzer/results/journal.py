@@ -222,7 +222,7 @@ def read_last_run(path: Path) -> list[Record]:
     for number, line in enumerate(complete.split(b"\n") if complete else (), start=1):
         try:
             record = _decoder.decode(line)
-        except msgspec.DecodeError as exc:
+        except (msgspec.DecodeError, RecursionError) as exc:
             raise MeasurementError(f"{path}:{number}: not a record of a run: {exc}") from exc
         if isinstance(record, RunStarted):
             if record.schema != SCHEMA:

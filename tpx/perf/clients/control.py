@@ -25,10 +25,14 @@ from tpx.perf.clients.model import (
     server_description,
 )
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request, fetch
-from tpx.protocol.json_values import JsonObject
+from tpx.protocol.json_values import JsonObject, parse_json
 
 log = logging.getLogger(__name__)
 ASK_S = 30.0
+MAX_ANSWER_BYTES = 64 << 20
+"""Maximum size of what a server tells about itself: it is read at once."""
+_MAX_ERROR = 4000
+"""Characters of an error message that are shown."""
 UNNAMED = ModelKey("")
 _PATHS = {
     "ServerLive": "/health/live",
@@ -79,8 +83,9 @@ def error_text(response: HttpResponse, *members: str) -> str:
     """
     body = bytes(response.body)
     try:
-        answer = json.loads(body)
-        return next(str(answer[name]) for name in members or ("error", "detail") if name in answer)
+        answer = parse_json(body)
+        found = next(str(answer[name]) for name in members or ("error", "detail") if name in answer)
+        return found if len(found) <= _MAX_ERROR else f"{found[:_MAX_ERROR]}..."
     except (ValueError, StopIteration, TypeError):
         return body[:500].decode("utf-8", "replace").strip() or "(no message)"
 
@@ -106,6 +111,7 @@ class HttpMethodCaller:
         async with self._turn:
             if self._connection is None or self._connection.closing:
                 self._connection = await self._connector.connect()
+                self._connection.limit_response(MAX_ANSWER_BYTES)
             response = await fetch(self._connection, request, timeout_s)
         log.debug("%s %s: %d, %s", verb, path, response.status, brief(response.body))
         if response.status != 200:
@@ -114,7 +120,7 @@ class HttpMethodCaller:
         if method not in _READ:
             return {}
         try:
-            answer = json.loads(bytes(response.body))
+            answer = parse_json(response.body)
         except ValueError as exc:
             raise MeasurementError(
                 f"the server answered something that is not JSON ({exc}): is this its HTTP port?"

@@ -8,7 +8,6 @@ every earlier turn, each followed by the message that answered it: whole, or ass
 stream. Source: perf_analyzer, session_concurrency/payload_json_utils.cc.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import cast
@@ -23,7 +22,7 @@ from tpx.perf.clients.http import HttpSlots, Send, http_connector
 from tpx.perf.clients.model import TensorDescription
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse
 from tpx.protocol.http1.head import HeadCache
-from tpx.protocol.json_values import JsonObject
+from tpx.protocol.json_values import JsonObject, parse_json
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 
 INPUT = TensorDescription(name="payload", datatype="BYTES", shape=(1,))
@@ -329,7 +328,7 @@ def tokens(answer: JsonObject) -> int:
 def _parse_object(body: Buffer) -> JsonObject:
     """Parse a JSON object; return an empty one for anything else."""
     try:
-        answer = json.loads(bytes(body))
+        answer = parse_json(body)
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}

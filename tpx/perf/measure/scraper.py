@@ -11,6 +11,7 @@ from statistics import fmean
 from time import perf_counter_ns, thread_time_ns
 
 from tpx.errors import MeasurementError, TpxError
+from tpx.perf.clients.control import MAX_ANSWER_BYTES
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.results import GpuFigures, LevelResult, MetricsFigures, MetricsPlace, SeriesFigures
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, encode_request, fetch
@@ -140,6 +141,7 @@ class Scraper:
             try:
                 if self._connection is None or self._connection.closing:
                     self._connection = await self._connector.connect()
+                    self._connection.limit_response(MAX_ANSWER_BYTES)
                 response = await fetch(self._connection, self._request, ANSWER_S)
                 if response.status != 200:
                     raise MeasurementError(f"HTTP {response.status}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from tpx.errors import Overloaded
+from tpx.errors import Code, Overloaded
 from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, Shared
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
@@ -21,6 +21,7 @@ from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, Er
 from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.http2.sender import Stream
 from tpx.protocol.listener import address_of
+from tpx.protocol.memory_budget import SMALL_BYTES
 from tpx.protocol.tensors import Buffer
 
 _RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
@@ -195,8 +196,15 @@ class ServerCall(Stream):
 
     def _reserve_memory(self, size: int) -> None:
         """Reserve memory for an incomplete message. Raises Overloaded."""
-        budget = self._shared.account.budget
-        if not budget.fits(size):
+        account = self._shared.account
+        budget = account.budget
+        if size > max(budget.limit_bytes, SMALL_BYTES):
+            raise Overloaded(
+                f"a message of {size} bytes is larger than all that the server may hold, "
+                f"{budget.limit_bytes} bytes (--max-buffered-bytes)",
+                code=Code.RESOURCE_EXHAUSTED,
+            )
+        if not budget.fits(size) and (size > SMALL_BYTES or account.held):
             budget.relieve(budget.limit_bytes - size)
             if not budget.fits(size) and budget.held:
                 raise Overloaded(budget.refusal)

@@ -96,6 +96,10 @@ class HttpClientConnection(HttpConnection):
         """Write single-part requests directly to the kernel, before `send` returns."""
         self._write = direct_write(self._transport)
 
+    def limit_response(self, size: int) -> None:
+        """Refuse responses with larger bodies, which break the connection."""
+        self._max_body_bytes = size
+
     @property
     def busy(self) -> bool:
         return self._on_response is not None

@@ -75,6 +75,14 @@ class HttpConnection(BufferedReader):
         """Return True if there is memory for a body; otherwise reading resumes at its head once there is."""
         return True
 
+    def _describe_large_body(self, size: int) -> str:
+        if not self._is_request_reader:
+            return f"response of {size} bytes is larger than {self._max_body_bytes} bytes"
+        return (
+            f"request body of {size} bytes exceeds the maximum allowed input size of {self._max_body_bytes} "
+            "bytes. Use --http-max-input-size to increase the limit."
+        )
+
     def _charge_body(self, size: int) -> None:
         """Charge `size` bytes of a body to the memory budget. May raise HttpError."""
 
@@ -183,11 +191,7 @@ class HttpConnection(BufferedReader):
         Returns the bytes left to read after it.
         """
         if head.content_length > self._max_body_bytes:
-            raise HttpError(
-                413,
-                f"request body of {head.content_length} bytes exceeds the maximum allowed input size of "
-                f"{self._max_body_bytes} bytes. Use --http-max-input-size to increase the limit.",
-            )
+            raise HttpError(413, self._describe_large_body(head.content_length))
         self._head = head
         self._handle_head(head)
         if head.chunked:

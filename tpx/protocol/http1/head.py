@@ -53,6 +53,8 @@ class HttpHead:
     """Offset of binary tensors in the body (Inference-Header-Content-Length), for alignment."""
     raw: bytes = b""
     """Bytes of the head as received."""
+    answer_headers: bytes = b""
+    """Header lines that the connection's owner adds to every response."""
     memo: Any = None
     """Cache slot for the connection's owner: what it derived from this head."""
 

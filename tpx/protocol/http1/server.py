@@ -12,6 +12,7 @@ from typing import cast
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
 from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left, was_reset
+from tpx.protocol.memory_budget import SMALL_BYTES
 from tpx.protocol.read_buffer import UNLIMITED_BYTES
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
@@ -123,7 +124,9 @@ class HttpRequest:
         connection.answer_bytes = size
         keep_alive = head.keep_alive and not connection.last_answer()
         lines = head.connection if keep_alive else b"Connection: close\r\n"
-        start = b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[status], headers, lines, size)
+        start = b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
+            STATUS_LINES[status], headers, head.answer_headers, lines, size,
+        )  # fmt: skip
         if head.method == b"HEAD":
             connection.out.answer(start, reading=connection.serving)
         elif size < _JOIN_BELOW_BYTES:  # copying is cheaper than passing several buffers to the kernel
@@ -135,7 +138,10 @@ class HttpRequest:
 
     def start_of_response(self, headers: bytes, size: int) -> bytes:
         """Return the start of successful responses to requests with this head, for `respond_whole`."""
-        return b"%b%b%bContent-Length: %d\r\n\r\n" % (STATUS_LINES[200], headers, self.head.connection, size)
+        head = self.head
+        return b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
+            STATUS_LINES[200], headers, head.answer_headers, head.connection, size,
+        )  # fmt: skip
 
     def respond_whole(self, response: bytes) -> bool:
         """Send a successful response that leaves the connection open. Returns False and sends nothing if
@@ -172,7 +178,8 @@ class HttpRequest:
         framing = b"Transfer-Encoding: chunked\r\n" if head.takes_chunks else b""
         if not framing or not head.keep_alive or connection.last_answer():
             framing += b"Connection: close\r\n"
-        connection.out.write(b"%b%b%b\r\n" % (STATUS_LINES[status], headers, framing))
+        lines = headers + head.answer_headers + framing
+        connection.out.write(b"%b%b\r\n" % (STATUS_LINES[status], lines))
 
     def send(self, data: bytes) -> None:
         """Send a non-empty piece of a started response. Unread data is buffered: use `on_stall`."""
@@ -313,13 +320,12 @@ class HttpServerConnection(HttpConnection):
 
     def _may_begin_body(self, size: int) -> bool:
         memory = self._listener.memory
-        if memory.fits(size) or not memory.held:
+        if size <= SMALL_BYTES or memory.has_room(size):
             return True
         if not self._awaits_turn:
             self._awaits_turn = True
             self._transport.pause_reading()
-            ready = lambda: memory.fits(size) or not memory.held  # noqa: E731 (polled)
-            memory.wait(self._account, ready, self._take_turn, self._refuse_body)
+            memory.wait(self._account, lambda: memory.has_room(size), self._take_turn, self._refuse_body)
         return False
 
     def _refuse_body(self) -> None:
@@ -328,7 +334,7 @@ class HttpServerConnection(HttpConnection):
 
     def _charge_body(self, size: int) -> None:
         memory = self._listener.memory
-        if self._chunks is not None and size and not memory.fits(size):
+        if self._chunks is not None and size and self._chunks.size > SMALL_BYTES and not memory.fits(size):
             raise HttpError(503, memory.refusal)
         self._account.hold_request(size)
 

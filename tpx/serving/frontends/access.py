@@ -1,9 +1,11 @@
 """Access control: restricts parts of the API to requests that carry a key."""
 
 import hmac
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, cast, get_args
 
 from tpx.errors import UsageError
@@ -42,7 +44,8 @@ Restrictions = Mapping[Category, Key]
 
 
 def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
-    """Parse a flag's values, each `<category>,<category>:<key>=<value>`; return None if there are none.
+    """Parse a flag's values, each `<category>,<category>:<key>=<value>`; return None if there are none. A
+    value is the key itself, file:PATH, or env:NAME.
 
     Raises UsageError.
     """
@@ -66,5 +69,23 @@ def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
                 raise UsageError(
                     f"{flag}: restricted {part} '{word}' can not be specified in multiple config groups"
                 )
-            keys[cast("Category", word)] = Key(name=name, value=value)
+            keys[cast("Category", word)] = Key(name=name, value=_read_value(flag, value))
     return keys or None
+
+
+def _read_value(flag: str, value: str) -> str:
+    """Return a key that is given itself, as file:PATH, or as env:NAME, where other users do not see it."""
+    kind, colon, place = value.partition(":")
+    if not colon or kind not in ("file", "env"):
+        return value
+    if kind == "env":
+        text = os.environ.get(place, "")
+    else:
+        try:
+            text = Path(place).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it is not Unicode text"
+            raise UsageError(f"{flag}: the key in '{place}' can not be read: {why}") from exc
+    if not text:
+        raise UsageError(f"{flag}: there is no key in {'variable' if kind == 'env' else 'file'} '{place}'")
+    return text

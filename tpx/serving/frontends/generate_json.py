@@ -128,17 +128,17 @@ def _compute_shape(spec: TensorSpec, count: int) -> list[int]:
     return shape
 
 
-def encode(head: RequestHead, response: InferResponse) -> bytes:
+def encode(head: RequestHead, response: InferResponse, limit_bytes: int) -> bytes:
     """Encode a response as one flat object of tensors and parameters, sorted by name as in Triton. A
     tensor of one element becomes a scalar. Raises InvalidRequest for a datatype that JSON cannot
-    represent.
+    represent, Overloaded for a tensor with more than `limit_bytes` of JSON.
     """
     answer: JsonObject = dict(response.parameters or {})
     answer |= {"model_name": head.model.name, "model_version": str(head.model.version)}
     if head.request_id:
         answer["id"] = head.request_id
     for tensor in response.outputs:
-        data = json_data(tensor)
+        data = json_data(tensor, limit_bytes)
         one = math.prod(tensor.shape) == 1
         answer[tensor.name] = orjson.Fragment(data[1:-1] if one else data)
     return orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)

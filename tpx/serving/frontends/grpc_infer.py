@@ -168,7 +168,7 @@ class GrpcInference:
         split = split_raw_inputs(message)
         decode = partial(decode_infer_request, message, split, self._plane.max_string_elements)
         if split[0] > LONG_BYTES:
-            raise Postponed(self._plane.offload, split[0], decode)
+            raise Postponed.for_decoding(self._plane.offload, split[0], decode)
         return decode()
 
     def _find_known(self, message: Buffer) -> tuple[_KnownGrpcHead, list[Buffer]] | None:

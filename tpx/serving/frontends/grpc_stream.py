@@ -238,7 +238,10 @@ class _InferStream:
             turn.encoding += 1
             then = partial(self._take_encoded, turn, infer, response)
             self._plane.offload.encode(
-                work, then, lambda error: self._take_encoded(turn, infer, response, error)
+                response.size_bytes,
+                work,
+                then,
+                lambda error: self._take_encoded(turn, infer, response, error),
             )
             return
         try:

@@ -1,6 +1,7 @@
 """The HTTP endpoint: maps each request to a verb."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, cast
 from urllib.parse import unquote_to_bytes
@@ -13,6 +14,7 @@ from tpx.protocol.http1.head import HttpError, HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import Key, Restrictions
+from tpx.serving.frontends.browsers import BrowserPolicy, answer_preflight, is_preflight
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_control import HttpControlPlane
 from tpx.serving.frontends.http_generate import HttpGeneration
@@ -31,6 +33,14 @@ from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.discovery import check_name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAccess:
+    """Restrictions of clients and of pages in browsers."""
+
+    restrictions: Restrictions | None = None
+    pages: BrowserPolicy = field(default_factory=BrowserPolicy)
+
+
 class HttpRelay(Protocol):
     """Forwards requests to the process that can answer them."""
 
@@ -47,12 +57,12 @@ class HttpFrontend:
         max_input_bytes: int,
         inflater: Inflater,
         *,
-        restrictions: Restrictions | None = None,
+        access: HttpAccess | None = None,
         forwarding: HeaderForwarding | None = None,
         relay: HttpRelay | None = None,
     ) -> None:
         """With a `relay`, another process answers everything except inference, and `plane` only infers."""
-        self._restrictions = restrictions
+        self._access = access or HttpAccess()
         every = cast("DataPlane", plane)  # with a relay only their routes are used
         others = [*HttpControlPlane(every).routes(), *HttpDocumentation(every, lambda: self.routes).routes()]
         self.routes = [
@@ -79,8 +89,10 @@ class HttpFrontend:
             answer_failure(request, exc)
 
     def judge(self, head: HttpHead) -> HttpError | None:
-        """Return the error for a head without the required key, whose body is then not read, or None."""
-        if head.memo is None and self._restrictions is not None:
+        """Return the error for a head of a page that may not send it, or without the required key, whose
+        body is then not read, or None.
+        """
+        if head.memo is None:
             try:
                 head.memo = self._resolve_route(head)
             except HttpRefusal as exc:
@@ -92,13 +104,16 @@ class HttpFrontend:
 
     def _resolve_route(self, head: HttpHead) -> Meaning:
         """Resolve a method and path. Raises HttpRefusal, TpxError."""
+        self._access.pages.check(head)
         path = _decode_path(head.path)
         for route in self.routes:
             match = route.pattern.fullmatch(path)
             if match is None:
                 continue
-            if self._restrictions is not None:
-                _check_key(head, self._restrictions.get(route.category))
+            if is_preflight(head):
+                return partial(answer_preflight, methods=route.allowed)
+            if self._access.restrictions is not None:
+                _check_key(head, self._access.restrictions.get(route.category))
             method = b"GET" if head.method == b"HEAD" else head.method
             verb = route.verbs.get(method)
             if verb is None:

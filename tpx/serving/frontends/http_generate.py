@@ -87,15 +87,16 @@ class HttpGeneration:
         answer: _Answer = infer.context
         if answer.over:  # a model may go on for long after its client has left
             return
+        encode = partial(_encode_json, infer, response, self._plane.offload.limit_bytes)
         if answer.encoding or takes_long(infer.head, response.outputs):
             # encode later responses in the same thread to keep their order
             answer.encoding += 1
-            work = partial(_encode_json, infer, response)
             take = partial(_take_encoded, infer, response)
-            self._plane.offload.encode(work, take, lambda error: _fail_request(infer, error))
+            size = response.size_bytes
+            self._plane.offload.encode(size, encode, take, lambda error: _fail_request(infer, error))
             return
         try:
-            answer.take(response, _encode_json(infer, response))
+            answer.take(response, encode())
         except TpxError as exc:
             _fail_request(infer, exc)
         except Exception:  # one request's boundary
@@ -103,10 +104,10 @@ class HttpGeneration:
             _fail_request(infer, TpxError("internal error: see the log of the server"))
 
 
-def _encode_json(infer: InferRequest, response: InferResponse) -> bytes:
-    """Encode a response as JSON; return b"" if it carries nothing to send. Raises InvalidRequest."""
+def _encode_json(infer: InferRequest, response: InferResponse, limit_bytes: int) -> bytes:
+    """Encode a response as JSON; return b"" if it carries nothing to send. Raises as `encode`."""
     says = response.has_content or not infer.head.model.decoupled
-    return encode(infer.head, response) if response.error is None and says else b""
+    return encode(infer.head, response, limit_bytes) if response.error is None and says else b""
 
 
 def _take_encoded(infer: InferRequest, response: InferResponse, data: bytes) -> None:

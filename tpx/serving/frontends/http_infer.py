@@ -17,7 +17,7 @@ from tpx.protocol.compression import ENCODINGS, Inflater, inflate_if_short
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.http1.head import HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
-from tpx.protocol.json_values import JsonObject, json_data
+from tpx.protocol.json_values import JsonObject, json_parts
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
@@ -136,7 +136,8 @@ class HttpInference:
         forwarding: HeaderForwarding | None = None,
     ) -> None:
         self._plane = plane
-        self._replies = Replies(plane, _encode, _respond, answer_error, answer_failure)
+        encode = partial(_encode, plane.offload.limit_bytes)
+        self._replies = Replies(plane, encode, _respond, answer_error, answer_failure)
         self._inflater = inflater
         self._max_input_bytes = max_input_bytes
         self.forwarding = forwarding
@@ -221,7 +222,7 @@ class HttpInference:
         decode = partial(self._decode_body, route, body, size)
         json_size = len(body) if size is None else size
         if json_size > LONG_BYTES:
-            raise Postponed(self._plane.offload, json_size, decode)
+            raise Postponed.for_decoding(self._plane.offload, json_size, decode)
         return decode()
 
     def _decode_body(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
@@ -277,9 +278,12 @@ def _parse_head_size(value: bytes | None) -> int | None:
     return int(text)
 
 
-def _encode(infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Parameter] | None) -> _Answer:
+def _encode(
+    limit_bytes: int, infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Parameter] | None
+) -> _Answer:
     """Return headers and body of a response. The constant parts for outputs of these shapes are cached:
-    the JSON head of binary tensors, or the pieces of JSON between the data.
+    the JSON head of binary tensors, or the pieces of JSON between the data. Raises Overloaded for an
+    output with more than `limit_bytes` of JSON.
     """
     head = infer.head
     if head.placed:
@@ -296,15 +300,16 @@ def _encode(infer: InferRequest, outputs: list[Tensor], parameters: dict[str, Pa
     if len(known.pieces) == 1:
         return known.headers, [known.pieces[0], *binary]
     texts = [
-        json_data(tensor) for tensor, bound in zip(outputs, head.outputs, strict=True) if not bound.binary
+        json_parts(tensor, limit_bytes)
+        for tensor, bound in zip(outputs, head.outputs, strict=True)
+        if not bound.binary
     ]
     parts: list[Buffer] = [known.pieces[0]]
     for text, piece in zip(texts, known.pieces[1:], strict=True):
-        parts += (text, piece)
+        parts += (*text, piece)
     if not any(len(data) for data in binary):
         return known.headers, parts
-    start = b"".join(parts)
-    return _BINARY_TYPE % len(start), [start, *binary]
+    return _BINARY_TYPE % sum(map(len, parts)), [*parts, *binary]
 
 
 @dataclass(frozen=True, slots=True)

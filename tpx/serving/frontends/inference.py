@@ -48,8 +48,10 @@ class Replies(Generic[E, Encoded]):
             return
         outputs, parameters = response.outputs, response.parameters
         if infer.head.converted and takes_long(infer.head, outputs):
+            infer.buffers, infer.unread = [], ()  # they need not be held until this is encoded
             work = partial(self.encode, infer, outputs, parameters)
-            self.plane.offload.encode(work, partial(self.respond, exchange), partial(self.fail, exchange))
+            respond, fail = partial(self.respond, exchange), partial(self.fail, exchange)
+            self.plane.offload.encode(response.size_bytes, work, respond, fail, alone=True)
             return
         try:
             encoded = self.encode(infer, outputs, parameters)

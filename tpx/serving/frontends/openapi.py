@@ -183,5 +183,6 @@ def _render_page(document: JsonObject) -> _Made:
         "Content-Type: text/html; charset=utf-8\r\n"
         f"Content-Security-Policy: {page.content_security_policy}\r\n"
         "X-Content-Type-Options: nosniff\r\n"
+        "X-Frame-Options: DENY\r\n"  # a page around it could make a person send requests
     )
     return headers.encode(), page.html.encode()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tpx.errors import Overloaded
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer
 from tpx.serving.processes.heap import Heap
 from tpx.serving.processes.ring import (
@@ -117,8 +118,10 @@ class FrameChannel:
         *,
         is_engine: bool,
         limit_bytes: int = HEAP_BYTES,
+        budget: MemoryBudget | None = None,
     ) -> None:
-        """Map the memory; the peer may hold up to `limit_bytes` of this side's large messages.
+        """Map the memory; the peer may hold up to `limit_bytes` of this side's large messages, which are
+        charged to the `budget`.
 
         Raises ChannelBroken if the size of the memory is wrong or can change.
         """
@@ -132,10 +135,10 @@ class FrameChannel:
         """Words that one side writes and the other may read at any time."""
         rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
         self._incoming, self._outgoing = rings if is_engine else reversed(rings)
-        own_heap = HEAPS + (HEAP_BYTES if is_engine else 0)
-        peer_heap = HEAPS + (0 if is_engine else HEAP_BYTES)
+        peer_heap, own_heap = (HEAPS, HEAPS + HEAP_BYTES)[:: 1 if is_engine else -1]
         self._theirs = range(peer_heap, peer_heap + HEAP_BYTES)
-        self._heap = Heap(self._memory, own_heap, HEAP_BYTES)
+        self._budget = budget or MemoryBudget()
+        self._heap = Heap(self._memory, own_heap, HEAP_BYTES, limit_bytes, self._budget.take)
         released = [ReleasedPlaces(view, _RELEASED), ReleasedPlaces(view, _RELEASED + RELEASED_BYTES)]
         self._released, self._releases = reversed(released) if is_engine else released
         self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
@@ -212,8 +215,10 @@ class FrameChannel:
         if held and held + size > self._limit_bytes:
             raise Overloaded(
                 f"a frontend holds {held} bytes of answers, of at most {self._limit_bytes} "
-                "(twice its share of --max-buffered-bytes)"
+                "(its share of --max-buffered-bytes)"
             )
+        if not self._budget.admit_answer(size):
+            raise self._budget.overload()
 
     def post_plain(self, plain: PlainHead, number: int, data: bytes) -> None:
         """Send a plain frame like `post`."""
@@ -399,6 +404,7 @@ class FrameChannel:
     def _poll(self) -> None:
         """Handle frames that came without a wake-up, because a lost one must not stall the channel."""
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._poll)
+        self._heap.tick()
         self.drain()
 
     def close(self) -> None:
@@ -408,6 +414,7 @@ class FrameChannel:
             self._ticker.cancel()
             self._loop.remove_reader(self._woken)
             self._waiting.clear()
+            self._heap.close()
             self._descriptors.close()
             # break the cycle: memory is freed with its last view, not by the collector
             self._on_frames = self._on_broken = self.on_backlog = _do_nothing

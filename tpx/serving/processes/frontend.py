@@ -56,10 +56,11 @@ class FrontendProcess:
         self._logs = logs
         # frontends have no metrics page: the engine has one for all
         self._config = config
-        share = buffered_bytes(config.server.max_buffered_bytes) // seat.count
+        # half of the engine's, which holds responses for as long as they are not sent here
+        share = buffered_bytes(config.server.max_buffered_bytes) // (2 * seat.count)
         self._budget = MemoryBudget(max(1, share), config.server.max_buffered_wait_secs)
         self._memory_watch = MemoryWatch(self._budget)
-        self._plane = RemotePlane(logs, config.server.max_string_elements)
+        self._plane = RemotePlane(logs, config.server.max_string_elements, self._budget)
         self._plane.on_state, self._plane.on_order = self._apply_state, self._follow_order
         self._endpoints = Endpoints(
             self._config, self._plane, None, self._budget, relay=VerbRelay(self._plane), bound=seat.sockets

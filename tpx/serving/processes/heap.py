@@ -7,7 +7,7 @@ The region is sparse: blocks occupy memory only while in use and for some time a
 import mmap
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,6 +18,10 @@ _STEPS = 4
 """Block sizes per power of two; at most a fifth of a block is unused."""
 _KEPT_BYTES = 64 << 20
 """Maximum bytes of free blocks that keep their pages for the next requests."""
+_KEPT_SHARE = 1 / 8
+"""The same, as a fraction of the bytes that may be in use."""
+_KEPT_TICKS = 5
+"""Number of calls of `tick` without a block in use after which pages are returned to the system."""
 _WORTH_BYTES = 64 << 10
 """Smallest block whose pages are returned to the system."""
 
@@ -33,8 +37,21 @@ class Heap:
     lowest unused memory.
     """
 
-    def __init__(self, memory: mmap.mmap, start: int, size: int) -> None:
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        start: int,
+        size: int,
+        limit_bytes: int,
+        charge: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Allocate in `size` bytes of `memory` from `start` on. Up to `limit_bytes` are expected to be in
+        use; `charge` is called with the bytes of every block that is taken, or freed if negative.
+        """
         self._memory = memory
+        self._most_kept_bytes = min(_KEPT_BYTES, int(limit_bytes * _KEPT_SHARE))
+        self._unused_ticks = 0
+        self._charge = charge
         self._start = self._next = start
         self._end = start + size
         self._size = size
@@ -78,6 +95,7 @@ class Heap:
             return None
         self._used[place] = size
         self.used_bytes += size
+        self._charge(size)
         return place
 
     def allocate(self, size: int) -> Array | None:
@@ -130,11 +148,25 @@ class Heap:
     def _free_block(self, place: int) -> None:
         size = self._used.pop(place)
         self.used_bytes -= size
-        if self.kept_bytes + size > _KEPT_BYTES and size >= _WORTH_BYTES:
+        self._charge(-size)
+        if self.kept_bytes + size > self._most_kept_bytes and size >= _WORTH_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, place, size)
         else:
             self.kept_bytes += size
         self._free[size].append(place)
+
+    def close(self) -> None:
+        """Stop charging: what is in use belongs to the other side."""
+        self._charge(-self.used_bytes)
+        self._charge = lambda _: None
+
+    def tick(self) -> None:
+        """Return the pages of free blocks to the system when no block was in use for some time; called
+        once per second.
+        """
+        self._unused_ticks = 0 if self._used else self._unused_ticks + 1
+        if self._unused_ticks == _KEPT_TICKS and self.kept_bytes:
+            self._merge_free_blocks()
 
     def _merge_free_blocks(self) -> None:
         """Merge all free blocks into one region; no block may be in use."""

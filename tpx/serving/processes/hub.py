@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from tpx.protocol.grpc.server_call import Method
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
@@ -32,10 +33,6 @@ _HELLO_S = 5
 _LOOK_EVERY_S = 0.1
 _START_S = 60
 """Seconds for the frontends to connect and to listen."""
-_SHARES = 2
-"""Large responses that a frontend may hold, as a multiple of its share of the memory budget: it keeps the
-budget itself, unless it is slower than the engine.
-"""
 _WORD = struct.Struct("=3i")  # struct ucred: pid, uid, gid
 
 
@@ -43,17 +40,19 @@ class FrontendHub:
     """All frontends of an engine."""
 
     def __init__(
-        self, plane: DataPlane, seat: EngineSeat, http: HttpFrontend, grpc: GrpcFrontend, budget_bytes: int
+        self, plane: DataPlane, seat: EngineSeat, http: HttpFrontend, grpc: GrpcFrontend, budget: MemoryBudget
     ) -> None:
-        """Frontends connect to a socket of `seat`, which outlives the engine in the supervisor, and share
-        the memory budget.
+        """Frontends connect to a socket of `seat`, which outlives the engine in the supervisor. Large
+        responses are charged to the engine's `budget`, of which a frontend may hold its share: twice what it
+        may hold by its own budget, so that it drops what is not read before the engine refuses requests.
         """
         self.plane = plane
         self.http = http
         self.methods: Mapping[str, Method] = {method.path: method for method in grpc.methods()}
         self._listening = seat.listening
         self._count = seat.count
-        self.limit_bytes = _SHARES * budget_bytes // max(1, seat.count)
+        self.budget = budget
+        self.limit_bytes = budget.limit_bytes // max(1, seat.count)
         """Bytes of large responses that a frontend may hold."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.peers: list[Peer] = []

@@ -110,7 +110,12 @@ class Peer:
         self.index = index
         self.serving = False
         self.channel = FrameChannel(
-            descriptors, self._on_frames, self._on_broken, is_engine=True, limit_bytes=hub.limit_bytes
+            descriptors,
+            self._on_frames,
+            self._on_broken,
+            is_engine=True,
+            limit_bytes=hub.limit_bytes,
+            budget=hub.budget,
         )
         self.channel.on_backlog = self._on_backlog
         self._sock = sock
@@ -463,6 +468,8 @@ class Peer:
     def _place_later(self, infer: InferRequest, response: InferResponse) -> None:
         """Write outputs to shared memory in another thread; later responses of the request must wait."""
         infer.context.placing += 1
+        if response.final:
+            infer.buffers, infer.unread = [], ()  # they need not be held until this is written
 
         def placed(outputs: list[Tensor]) -> None:
             infer.context.placing -= 1
@@ -473,7 +480,8 @@ class Peer:
             infer.context.placing -= 1
             self._fail_request(infer, error)
 
-        self._plane.offload.encode(partial(put_into_place, response.outputs, infer), placed, failed)
+        work = partial(put_into_place, response.outputs, infer)
+        self._plane.offload.encode(response.size_bytes, work, placed, failed)
 
     def _fail_request(self, infer: InferRequest, error: TpxError) -> None:
         """End a request whose response cannot be written to shared memory."""

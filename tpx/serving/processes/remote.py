@@ -10,6 +10,7 @@ import numpy as np
 
 from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
 from tpx.protocol import messages
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse, check_strings
@@ -205,11 +206,13 @@ class _TemplatePath:
 class RemotePlane:
     """Implements InferencePlane in a frontend; other verbs are relayed to the engine."""
 
-    def __init__(self, logs: LogControl, max_string_elements: int) -> None:
+    def __init__(
+        self, logs: LogControl, max_string_elements: int, budget: MemoryBudget | None = None
+    ) -> None:
         self.logs = logs
         self.max_string_elements = max_string_elements
         self.tracer = RemoteTracer(self._end_trace)
-        self.offload = Offload()
+        self.offload = Offload(budget)
         self.tasks = Tasks()
         self.on_state: Callable[[wire.EngineState], None] = lambda _: None
         self.on_order: Callable[[FrameKind], None] = lambda _: None

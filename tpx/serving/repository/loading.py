@@ -30,6 +30,7 @@ from tpx.serving.cache import ResponseCache
 from tpx.serving.distributions.latencies import latencies_of
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.ensemble.graph import Graph, graph_of
+from tpx.serving.heap import buffered_bytes
 from tpx.serving.host import Host
 from tpx.serving.instance import Instance
 from tpx.serving.instances.completions import Completions
@@ -368,12 +369,22 @@ def _locating_faults(source: ModelSource) -> Iterator[None]:
 
 _SEQUENCE = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
 _SEED = 0
+_MAX_WARMUPS = 10_000
+"""Maximum executions of one warm-up sample."""
+_ELEMENT_BYTES = 16
+"""Memory that it takes to make one element of a sample, whatever its datatype."""
 
 
 def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) -> None:
     """Run every sample on every instance, in the model's `directory`. Raises LoadError with all failures."""
     failures = []
     for sample in model.config.model_warmup:
+        if sample.count > _MAX_WARMUPS:
+            failures.append(
+                f"failed to run warmup sample '{sample.name}': its count is {sample.count}, it may be "
+                f"{_MAX_WARMUPS}; "
+            )
+            continue
         if not sample.batch_size:
             log.info("skipping batch 0 warmup sample '%s' of model '%s'", sample.name, model.name)
             continue
@@ -404,6 +415,7 @@ def _build_warmup_request(model: ServedModel, sample: ModelWarmup, directory: Pa
     decoded = DecodedRequest(model_name=model.name, default_binary=True)
     if model.config.HasField("sequence_batching"):
         decoded.parameters = dict(_SEQUENCE)
+    room = buffered_bytes(0)
     for name, given in sample.inputs.items():
         if given.data_type not in BY_NUMBER:
             raise ConfigError(f"warmup input '{name}' must specify 'data_type'")
@@ -412,6 +424,11 @@ def _build_warmup_request(model: ServedModel, sample: ModelWarmup, directory: Pa
             raise ConfigError(f"the dims of warmup input '{name}' must be fixed numbers, got [ {dims} ]")
         shape = [1, *given.dims] if model.max_batch_size > 0 else list(given.dims)
         datatype = BY_NUMBER[given.data_type]
+        room -= math.prod(given.dims) * _ELEMENT_BYTES * sample.batch_size
+        if room < 0:
+            raise ConfigError(
+                f"the dims of warmup sample '{sample.name}' need more than a quarter of this machine's memory"
+            )
         decoded.inputs.append(Tensor(name, datatype.name, shape, _make_warmup_data(given, directory)))
     head = model.bind(decoded)
     infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], drop_response, None)

@@ -3,7 +3,7 @@ select (Triton: core/src/model_config_utils.cc).
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from tpx.serving.stacking.sequences import SequenceStacking, SequenceState, chec
 
 DEFAULT_SEQUENCE_IDLE_US = 1_000_000
 MAX_INT32 = 2**31 - 1
+_MAX_PREFERRED = 1000
+"""Maximum number of preferred batch sizes: each is compared with what waits."""
 _KINDS = {0: "START", 1: "READY", 2: "END", 3: "CORRID"}
 _FLAG_FIELDS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _CORRID_TYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
@@ -91,7 +93,9 @@ def validate_batching(config: ModelConfig, *, completed: bool = True) -> None:
         _validate_sequences(config)
 
 
-def _validate_preferred(what: str, sizes: Iterable[int], most: int, model: str) -> None:
+def _validate_preferred(what: str, sizes: Sequence[int], most: int, model: str) -> None:
+    if len(sizes) > _MAX_PREFERRED:
+        raise ConfigError(f"{what} must have at most {_MAX_PREFERRED} values, got {len(sizes)}, for {model}")
     for size in sizes:
         if size <= 0:
             raise ConfigError(f"{what} must be positive for {model}")

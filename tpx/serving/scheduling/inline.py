@@ -1,5 +1,8 @@
 """Decides where a batch is computed: on the event loop, or by an instance in its own thread."""
 
+import time
+from collections.abc import Callable
+
 _NONE = -1
 """No rows, not even empty ones."""
 _MAX_RELUCTANCE = 16
@@ -7,6 +10,47 @@ _PREEMPTED = 4
 """An execution on the loop longer than this multiple of the limit may have been preempted."""
 _LONGEST_PROBATION = 1024
 _REHABILITATED = 64
+
+
+_FREEZE_NS = 20_000_000
+"""Duration of an execution on the event loop that other clients notice."""
+_BAR_FACTOR = 100
+"""Time off the event loop after such an execution, as a multiple of its duration: models whose values
+seldom decide how long they take freeze it for at most a hundredth of the time.
+"""
+_MAX_BAR_NS = 3600 * 1_000_000_000
+
+
+class Freezes:
+    """Keeps a model off the event loop for some time after an execution that froze it.
+
+    No analysis of a model finds every input that takes long. The time doubles if the model freezes the
+    loop again before it was there for as long as it was off it.
+    """
+
+    __slots__ = ("_clock", "_term_ns", "_until_ns", "barred")
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._term_ns = 0
+        self._until_ns = 0
+        self.barred = False
+        """True while the model must not be computed on the loop."""
+
+    def record(self, cost_ns: int) -> None:
+        """Record an execution on the loop, by wall time."""
+        if cost_ns < _FREEZE_NS:
+            return
+        now_ns = self._clock()
+        soon = now_ns - self._until_ns < self._term_ns
+        self._term_ns = min(_MAX_BAR_NS, max(2 * self._term_ns if soon else 0, _BAR_FACTOR * cost_ns))
+        self._until_ns = now_ns + self._term_ns
+        self.barred = True
+
+    def look(self) -> None:
+        """Let the model back on the loop when its time is over."""
+        if self.barred and self._clock() >= self._until_ns:
+            self.barred = False
 
 
 class InlinePolicy:
@@ -20,19 +64,20 @@ class InlinePolicy:
     of their thread, until enough executions were short. Probation starts at one execution, so that
     preemption under load does not move a short model to its threads. It doubles with every further
     failure that follows soon, so that a model that waits without using the CPU blocks the loop ever
-    more rarely.
+    more rarely. An execution that other clients notice bars the model for a time, too (`Freezes`).
 
     A request with larger rows than any short one so far is first measured in a thread.
     """
 
     __slots__ = (
-        "_below_ns", "_left", "_probation", "_reluctance", "_short_row_size", "_since_failure", "row_size",
-        "usual_ns",
+        "_below_ns", "_freezes", "_left", "_probation", "_reluctance", "_short_row_size", "_since_failure",
+        "row_size", "usual_ns",
     )  # fmt: skip
 
-    def __init__(self, below_ns: int) -> None:
+    def __init__(self, below_ns: int, freezes: Freezes) -> None:
         """Create the policy; `below_ns` is the limit, 0 computes nothing on the loop."""
         self._below_ns = below_ns
+        self._freezes = freezes
         self._reluctance = _MAX_RELUCTANCE
         self._left = 0
         """Short executions in threads left until probation ends."""
@@ -49,7 +94,7 @@ class InlinePolicy:
     @property
     def open(self) -> bool:
         """Return whether short batches are computed on the loop."""
-        return not self._left and self._reluctance < _MAX_RELUCTANCE // 2
+        return not self._left and self._reluctance < _MAX_RELUCTANCE // 2 and not self._freezes.barred
 
     def is_long(self, row_size: int) -> bool:
         """Return whether rows of this many bytes may take longer than those measured as short."""
@@ -68,6 +113,7 @@ class InlinePolicy:
             self._record_exceeded(cost_ns, row_size)
         else:
             # far too long: slow or preempted, so threads, which measure CPU time, decide
+            self._freezes.record(cost_ns)
             self._since_failure = 0
             self._left = self._probation
             self._probation = min(_LONGEST_PROBATION, 2 * self._probation)
@@ -78,6 +124,7 @@ class InlinePolicy:
         """Record an execution by an instance, by CPU time of its thread; 0 if unknown."""
         if not (self._below_ns and cost_ns):
             return
+        self._freezes.look()
         if cost_ns < self._below_ns:
             if self._left:
                 self._left -= 1
@@ -125,15 +172,16 @@ class LonePolicy:
     """
 
     __slots__ = (
-        "_arrivals", "_below_ns", "_handed_over_at", "_in_a_row", "_left_here", "_needed", "_row_size",
-        "row_size",
+        "_arrivals", "_below_ns", "_freezes", "_handed_over_at", "_in_a_row", "_left_here", "_needed",
+        "_row_size", "row_size",
     )  # fmt: skip
     usual_ns = 0
 
-    def __init__(self, below_ns: int, arrivals: Arrivals) -> None:
+    def __init__(self, below_ns: int, arrivals: Arrivals, freezes: Freezes) -> None:
         """Create the policy; `below_ns` is the limit, 0 computes nothing on the loop."""
         self._below_ns = below_ns
         self._arrivals = arrivals
+        self._freezes = freezes
         self._handed_over_at = 0
         self._in_a_row = 0
         self._needed = _LONE_IN_A_ROW
@@ -174,10 +222,11 @@ class LonePolicy:
                 self._in_a_row = self._needed
         else:
             # it waits without using the CPU, or was preempted: rare failures do not add up
+            self._freezes.record(cost_ns)
             self._left_here = self._in_a_row = 0
             self._needed = min(_MOST_LONE_IN_A_ROW, 2 * self._needed)
             self._row_size = min(self._row_size, row_size - 1)
         self._update_row_size()
 
     def _update_row_size(self) -> None:
-        self.row_size = self._row_size if self._left_here else _NONE
+        self.row_size = self._row_size if self._left_here and not self._freezes.barred else _NONE

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Buffer, Tensor, aligned
 from tpx.protocol.v2 import HeldRegion, SharedMemoryRange
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES
-from tpx.serving.shared_memory.system import SystemRegionMemory
+from tpx.serving.shared_memory.system import FilledHoles, SystemRegionMemory
 
 
 class RegionMemory(Protocol):
@@ -31,6 +32,10 @@ _MAX_DEVICE = 2**31 - 1
 _MAX_NAME = 8192
 """Maximum characters of a region's name, that of an HTTP path: names are kept and returned in the status."""
 _STRINGS_LOOKED_AT = 4096
+_HOLES_SHARE = 4
+"""Part of the memory budget, as its inverse, that outputs may take in clients' sparse files besides."""
+_UNCHARGED_BYTES = 64 << 10
+"""Maximum size of inputs that the memory budget ignores, as it does bodies of one read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,16 +146,20 @@ class RegionsInUse:
 
 
 class SharedInput:
-    """Input of a request in a region, which it keeps open, and the buffer that it is copied to."""
+    """Input of a request in a region, which it keeps open, and the buffer that it is copied to.
+
+    Regions are never mapped: their client could truncate the file, and reading would end this process.
+    """
 
     __slots__ = ("memory", "place", "registration")
 
-    def __init__(self, registration: Registration, place: SharedMemoryRange) -> None:
-        """Reserve the region. Raises Overloaded."""
+    def __init__(self, registration: Registration, place: SharedMemoryRange, budget: MemoryBudget) -> None:
+        """Reserve the region, and charge the buffer to the budget until it is freed. Raises Overloaded."""
         self.registration = registration
         self.place = place
         try:
-            self.memory = aligned(place.byte_size)
+            charge = budget.hold_until_freed if place.byte_size > _UNCHARGED_BYTES else None
+            self.memory = aligned(place.byte_size, track=charge)
             """Not filled before `read`."""
         except MemoryError as exc:
             raise Overloaded(
@@ -164,7 +173,10 @@ class SharedInput:
 
     def read(self) -> None:
         """Copy the data; in any thread. Raises InvalidRequest."""
-        self.registration.memory.read_into(self.memory, self.place.offset)
+        self.read_into(self.memory)
+
+    def read_into(self, memory: memoryview) -> None:
+        self.registration.memory.read_into(memory, self.place.offset)
 
     def check_strings(self, name: str, model: str, count: int) -> None:
         """Raise InvalidRequest unless the data is `count` BYTES elements; very many are not checked here."""
@@ -200,16 +212,19 @@ class SharedHead:
     registered.
     """
 
-    __slots__ = ("_fill", "_places", "_regions")
+    __slots__ = ("_fill", "_memory", "_places", "_regions", "_size")
 
     def __init__(
         self,
+        memory: "SharedMemory",
         inputs: Sequence[SharedInput],
         outputs: Sequence[RegionPlacement],
         fill: Callable[[RequestHead, Sequence[SharedInput]], None],
     ) -> None:
         """Create it; `fill` reads inputs, now or later."""
+        self._memory = memory
         self._places = [each.place for each in inputs]
+        self._size = sum(place.byte_size for place in self._places)
         self._regions = [
             *(weakref.ref(each.registration) for each in inputs),
             *(o.reference for o in outputs),
@@ -218,13 +233,19 @@ class SharedHead:
         self._fill = fill
 
     def again(self, head: RequestHead) -> list[Buffer] | None:
+        if not self._memory.has_room(self._size):
+            return None  # it waits when it is bound again
         regions: list[Registration] = []
         for reference in self._regions:
             registration = reference()
             if registration is None or registration.gone:
                 return None
             regions.append(registration)
-        inputs = list(map(SharedInput, regions, self._places))
+        budget = self._memory.budget
+        inputs = [
+            SharedInput(region, place, budget)
+            for region, place in zip(regions, self._places, strict=False)  # the outputs' regions follow
+        ]
         self._fill(head, inputs)
         head.regions = regions
         return [each.memory for each in inputs]
@@ -233,14 +254,20 @@ class SharedHead:
 class SharedMemory:
     """The registered regions of both kinds, which share one namespace.
 
-    `open_cuda` opens a CUDA IPC handle; it raises Unsupported on a machine without a GPU.
+    `open_cuda` opens a CUDA IPC handle; it raises Unsupported on a machine without a GPU. Copies of inputs
+    are charged to the `budget`.
     """
 
     def __init__(
-        self, open_cuda: Callable[[bytes, int, int], RegionMemory], limits: SharedMemoryLimits | None = None
+        self,
+        open_cuda: Callable[[bytes, int, int], RegionMemory],
+        limits: SharedMemoryLimits | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._open_cuda = open_cuda
         self._limits = limits or SharedMemoryLimits()
+        self.budget = budget or MemoryBudget()
+        self._holes = FilledHoles(self.budget.limit_bytes // _HOLES_SHARE)
         self._regions: dict[str, Registration] = {}
 
     def check_registrable(self, name: str, kind: type[Region]) -> None:
@@ -270,7 +297,7 @@ class SharedMemory:
         _check_size(region)
         if not 0 <= region.offset <= _MAX_BYTES - region.byte_size:
             raise _make_region_error(region, "invalid args")
-        memory = SystemRegionMemory(region.name, region.key, region.offset, region.byte_size)
+        memory = SystemRegionMemory(region.name, region.key, region.offset, region.byte_size, self._holes)
         self._regions[region.name] = Registration(region, memory)
 
     def register_cuda(self, region: CudaRegion, raw_handle: bytes) -> None:
@@ -333,9 +360,10 @@ class SharedMemory:
             )
         return [region]
 
-    def inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[SharedInput]:
-        """Return the inputs in shared memory, unread. Raises NotFound, InvalidRequest."""
-        registrations = [self._find_registration(place) for _, place in inputs]
+    def check_inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> int:
+        """Return the bytes of the inputs in shared memory. Raises NotFound, InvalidRequest."""
+        for _, place in inputs:
+            self._find_registration(place)
         total = sum(place.byte_size for _, place in inputs)
         if total > self._limits.max_input_bytes:
             raise InvalidRequest(
@@ -343,10 +371,21 @@ class SharedMemory:
                 f"value of {self._limits.max_input_bytes} bytes. Use --client-shm-max-input-size to increase "
                 "the limit."
             )
-        return [
-            SharedInput(registration, place)
-            for (_, place), registration in zip(inputs, registrations, strict=True)
-        ]
+        if total > self.budget.limit_bytes:
+            raise InvalidRequest(
+                f"inputs in shared memory have a byte_size ({total} bytes) that exceeds the memory for "
+                f"requests and answers, {self.budget.limit_bytes} bytes. Use --max-buffered-bytes to "
+                "increase the limit."
+            )
+        return total
+
+    def has_room(self, total: int) -> bool:
+        """Return True if there is memory for copies of inputs of `total` bytes."""
+        return total <= _UNCHARGED_BYTES or self.budget.has_room(total)
+
+    def inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[SharedInput]:
+        """Return the inputs in shared memory, unread. Raises NotFound, InvalidRequest, Overloaded."""
+        return [SharedInput(self._find_registration(place), place, self.budget) for _, place in inputs]
 
     def placement(self, place: SharedMemoryRange) -> RegionPlacement:
         """Return a range to write to later. Raises NotFound, InvalidRequest."""

@@ -1,15 +1,18 @@
 """System shared memory: files in /dev/shm, read and written with preadv and pwrite, never mapped.
 
 A client may truncate its file at any time. With a mapping this process would die of SIGBUS; a short
-read is an error of one request.
+read is an error of one request. Reading holes of a sparse file takes no memory, but the pages that a write
+fills count as memory of this process and its control group.
 """
 
+import errno
 import mmap
 import os
 import resource
 import stat
+import threading
 
-from tpx.errors import InvalidRequest
+from tpx.errors import Code, InvalidRequest, Overloaded
 from tpx.protocol.tensors import Buffer
 
 RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "tpx_backend_")
@@ -17,6 +20,8 @@ RESERVED_PREFIXES = ("triton_python_backend_shm_region_", "tpx_backend_")
 
 _DIRECTORY = "/dev/shm"
 _MAX_REGIONS = 4096
+_COUNTED_BYTES = 64 << 10
+"""Smallest write whose holes are counted; smaller ones are bounded by the number of regions."""
 
 
 def region_limit() -> int:
@@ -25,17 +30,44 @@ def region_limit() -> int:
     return _MAX_REGIONS if soft == resource.RLIM_INFINITY else min(_MAX_REGIONS, max(1, soft // 4))
 
 
+class FilledHoles:
+    """Bytes that this process has written where clients' sparse files had no pages."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, region: str, size: int) -> None:
+        """Count bytes to be filled, in any thread. Raises Overloaded."""
+        with self._lock:
+            if self._bytes + size > self._limit_bytes:
+                raise Overloaded(
+                    f"cannot fill {size} bytes of shared memory region '{region}', which is sparse: the "
+                    f"server has filled {self._bytes} bytes of registered regions, of at most "
+                    f"{self._limit_bytes} (--max-buffered-bytes); write to the region before you register it",
+                    code=Code.RESOURCE_EXHAUSTED,
+                )
+            self._bytes += size
+
+    def give(self, size: int) -> None:
+        with self._lock:
+            self._bytes -= size
+
+
 class SystemRegionMemory:
     """An open region of `byte_size` bytes from `offset` on.
 
     It closes with its last reference: the registration, or a request that still has to write to it.
     """
 
-    __slots__ = ("_fd", "_name", "_offset")
+    __slots__ = ("_fd", "_filled_bytes", "_holes", "_name", "_offset")
 
-    def __init__(self, name: str, key: str, offset: int, byte_size: int) -> None:
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, holes: FilledHoles) -> None:
         """Open the region. Raises InvalidRequest for a reserved key and for a file that is too small."""
         self._fd = -1
+        self._filled_bytes = 0
+        self._holes = holes
         self._name = name
         self._offset = offset
         # as in Triton, which maps regions: they must start at a page
@@ -54,6 +86,7 @@ class SystemRegionMemory:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+            self._holes.give(self._filled_bytes)
 
     def read_into(self, memory: memoryview, offset: int) -> None:
         done, size = 0, len(memory)
@@ -72,11 +105,29 @@ class SystemRegionMemory:
         try:
             if os.fstat(self._fd).st_size < at + len(view):
                 raise self._make_shrunk_error()  # a write beyond its end would extend the file
+            if len(view) > _COUNTED_BYTES:
+                self._count_holes(at, at + len(view))
             while len(view):
                 count = os.pwrite(self._fd, view, at)
                 view, at = view[count:], at + count
         except OSError as exc:
             raise self._make_io_error("written", exc) from exc
+
+    def _count_holes(self, start: int, end: int) -> None:
+        """Count the bytes between two positions that a write will fill. Raises Overloaded, OSError."""
+        size = 0
+        while start < end:
+            try:
+                data = min(end, os.lseek(self._fd, start, os.SEEK_DATA))
+            except OSError as exc:
+                if exc.errno != errno.ENXIO:
+                    raise
+                data = end  # there is no data behind `start`
+            size += data - start
+            start = os.lseek(self._fd, data, os.SEEK_HOLE) if data < end else end
+        if size:
+            self._holes.take(self._name, size)
+            self._filled_bytes += size
 
     def gpu_address(self, offset: int) -> int:  # noqa: ARG002 (RegionMemory's signature)
         return 0

@@ -8,6 +8,7 @@ as they come. After every write the file is complete JSON.
 
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,15 +25,24 @@ _TRACE_BYTES = 64 << 10
 _MAX_HELD_BYTES = 16 << 20
 """Maximum text of one group waiting for its portion to be complete."""
 
+_FILES_PER_S = 10
+_FILES_AT_ONCE = 100
+"""Numbered files that are made per second, and at once after a pause. Later traces wait for the next one."""
+
 Work = Callable[[], int]
 """Writes traces of one setting; returns how many."""
 
 
 class TraceFile:
-    """The file and its numbered siblings. Implements TraceOutput; every method raises OSError."""
+    """The file and its numbered siblings, which hold clients' tensors: only their owner may read them.
+    Implements TraceOutput; every method raises OSError.
+    """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
+        self._clock = clock
+        self._files_left = float(_FILES_AT_ONCE)
+        self._refilled_s = clock()
         self._index = 0
         self._descriptor = -1
         self._end = 0
@@ -43,7 +53,7 @@ class TraceFile:
     def append(self, traces: Sequence[bytes]) -> None:
         """Append to the file itself; contents from before this server are removed."""
         if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._descriptor = _create(self.path)
             self._end = 0
         text = (b"," if self._end else b"[") + b",".join(traces)
         try:
@@ -63,7 +73,7 @@ class TraceFile:
         """Write the next numbered file, which gets its name once it is complete."""
         path = self.path.with_name(f"{self.path.name}.{self._index}")
         partial = path.with_name(f"{path.name}.partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = _create(partial)
         try:
             _write_at(descriptor, b"[" + b",".join(traces) + b"]", 0)
         except OSError:
@@ -73,6 +83,15 @@ class TraceFile:
             os.close(descriptor)
         partial.replace(path)
         self._index += 1
+        self._files_left -= 1
+
+    @property
+    def may_number(self) -> bool:
+        """True if another numbered file may be made: clients' settings must not fill a directory."""
+        now_s = self._clock()
+        refilled = (now_s - self._refilled_s) * _FILES_PER_S
+        self._files_left, self._refilled_s = min(_FILES_AT_ONCE, self._files_left + refilled), now_s
+        return self._files_left >= 1
 
     def call_off(self) -> None:
         """Do nothing: a write cannot be interrupted."""
@@ -81,6 +100,10 @@ class TraceFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _create(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
 
 
 def _write_at(descriptor: int, data: bytes, at: int) -> None:
@@ -117,7 +140,8 @@ class TracePortion:
         """Add a trace, the last of its setting if `complete`; return how many were written."""
         self._held.append(text)
         self._size += len(text)
-        if complete or (self._frequency and len(self._held) >= self._frequency):
+        due = complete or (self._frequency and len(self._held) >= self._frequency)
+        if due and self._file.may_number:
             return self._write_held(self._file.number)
         if self._immediate or self._size > _MAX_HELD_BYTES:
             return self.flush()
@@ -125,7 +149,8 @@ class TracePortion:
 
     def flush(self) -> int:
         """Write the remaining traces; return how many."""
-        return self._write_held(self._file.number if self._frequency else self._file.append)
+        numbers = self._frequency and self._file.may_number
+        return self._write_held(self._file.number if numbers else self._file.append)
 
     def _write_held(self, write: Callable[[Sequence[bytes]], None]) -> int:
         traces, self._held, self._size = self._held, [], 0

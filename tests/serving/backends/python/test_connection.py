@@ -4,7 +4,10 @@ import asyncio
 import itertools
 import os
 import socket
+import threading
 
+from tpx.errors import InvalidRequest, TpxError
+from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.rings import TensorMemory, reserve_memory
@@ -43,6 +46,58 @@ def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
                 after_turns.append(len(taken))
         assert taken == sent
         assert max(after - before for before, after in itertools.pairwise(after_turns)) <= 4
+        theirs.close()
+
+    asyncio.run(scene())
+
+
+class Region:
+    """A tensor of large zeros and one, or one that can no longer be read."""
+
+    def __init__(self, size: int, *, readable: bool) -> None:
+        self._size = size
+        self._readable = readable
+        self.threads: list[str] = []
+        self.errors: list[str] = []
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read_into(self, memory: memoryview) -> None:
+        self.threads.append(threading.current_thread().name)
+        memory[:] = b"\1" * self._size
+        if not self._readable:
+            raise InvalidRequest("it is shorter")
+
+    def fail(self, error: TpxError) -> None:
+        self.errors.append(error.message)
+
+
+def test_large_tensors_are_copied_in_another_thread_and_no_frame_overtakes_theirs() -> None:
+    async def scene() -> None:
+        ours, theirs = socket.socketpair()
+        memory, size = tensor_memory(), 3 << 20
+        connection = WorkerConnection(asyncio.get_running_loop(), ours, memory, lambda *_: None, lambda: None)
+        connection.send(frames.READY, [b"before"])
+        parts: list[Buffer] = []
+        there, shrunk = Region(size, readable=True), Region(size, readable=False)
+        connection.add_tensors(parts, [b"\2" * size, there, shrunk, b"small"])
+        connection.send(frames.EXECUTE, parts)
+        connection.send(frames.READY, [b"after"])
+        theirs.setblocking(False)
+        received = b""
+        async with asyncio.timeout(10):
+            while not received.endswith(b"after"):
+                received += await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
+        assert received.startswith(frames.framed(frames.READY, [b"before"]))
+        at = received.index(b"".join(parts))
+        tensors, _ = frames.take_tensors(memoryview(received), at, 4, memory[0])
+        assert [bytes(tensor) for tensor in tensors] == [
+            b"\2" * size, b"\1" * size, bytes(size), b"small",
+        ]  # fmt: skip
+        assert threading.current_thread().name not in there.threads
+        assert (there.errors, shrunk.errors) == ([], ["it is shorter"])
+        connection.close()
         theirs.close()
 
     asyncio.run(scene())

@@ -99,6 +99,23 @@ def test_only_as_much_memory_is_touched_as_is_in_use_at_a_time() -> None:
     assert all(bytes(view[:1]) == b"x" for view in views)
 
 
+def test_pages_of_a_large_block_are_returned_when_it_is_freed() -> None:
+    fd, memory = create_memory(1 << 30)
+    ring, size = Ring(memory), 48 << 20
+    views = [memory.view(ring.put(b"x" * size, size), size) for _ in range(3)]
+    used = os.fstat(fd).st_blocks * 512
+    assert used >= 3 * size
+    last = bytes(views[2][-8:])
+    views.pop(1)
+    gc.collect()
+    assert os.fstat(fd).st_blocks * 512 < used - size + (64 << 10)
+    assert bytes(views[1][-8:]) == last
+    views.clear()
+    gc.collect()
+    assert size <= os.fstat(fd).st_blocks * 512 < size + (128 << 10)  # the first one stays
+    os.close(fd)
+
+
 def test_less_is_reserved_where_sizes_are_limited() -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, before[1]))

@@ -265,6 +265,8 @@ def test_what_ragged_batches_add_comes_after_the_inputs_or_by_its_name(tmp_path:
     ("module", "inline"),
     [
         (zoo.CountedByAnElement(), False),
+        (zoo.CostlyIfLarge(), False),
+        (zoo.Positives(), False),
         (zoo.RepeatedWhileSmall(), False),
         (zoo.SizedByAnElement(), False),
         (zoo.CountedByRows(), True),

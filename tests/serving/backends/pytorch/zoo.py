@@ -93,6 +93,24 @@ class Convolution(nn.Module):
         return self.layers(image)
 
 
+class CostlyIfLarge(nn.Module):
+    """Multiplies large matrices if the elements are large."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.sum() > 1000):
+            large = torch.ones(2000, 2000)
+            return x + (large @ large).sum()
+        return x
+
+
+class Positives(nn.Module):
+    """The products of all positive elements."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = torch.masked_select(x, x > 0)
+        return kept.unsqueeze(0) * kept.unsqueeze(1)
+
+
 class CountedByAnElement(nn.Module):
     """Adds 1 as often as the first element says."""
 

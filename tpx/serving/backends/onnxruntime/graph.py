@@ -16,21 +16,30 @@ _SIZES = {
     "BlackmanWindow": (0,),
     "CenterCropPad": (1,),
     "Col2Im": (1, 2),
+    "Compress": (1,),
     "ConstantOfShape": (0,),
     "DFT": (1,),
     "Expand": (1,),
     "HammingWindow": (0,),
     "HannWindow": (0,),
-    "Loop": (0,),
+    "If": (0,),
+    "Loop": (0, 1),
     "MaxUnpool": (2,),
+    "NonMaxSuppression": (0, 1, 2),
+    "NonZero": (0,),
     "OneHot": (1,),
     "Pad": (1,),
     "Range": (0, 1, 2),
     "Resize": (2, 3),
+    "RoiAlign": (1,),
     "Tile": (1,),
+    "TopK": (1,),
+    "Unique": (0,),
     "Upsample": (1,),
 }
-"""Operators, and which of their inputs decide how often they loop or how large their output is."""
+"""Operators, and which of their inputs decide how often they loop, how large their output is, or which of
+two graphs they compute.
+"""
 _ENDLESS = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
 """Operators that loop until a value that they compute ends them."""
 _SIZES_ALONE = ("Shape", "Size")
@@ -39,7 +48,7 @@ _SIZES_ALONE = ("Shape", "Size")
 _LENGTH_DELIMITED = 2
 _MODEL_GRAPH, _MODEL_FUNCTIONS = 7, 25
 _FUNCTION_NODES = 7
-_GRAPH_NODES, _GRAPH_INPUTS = 1, 11
+_GRAPH_NODES, _GRAPH_INPUTS, _GRAPH_OUTPUTS = 1, 11, 12
 _INPUT_NAME = 1
 _NODE_INPUTS, _NODE_OUTPUTS, _NODE_OPERATOR, _NODE_ATTRIBUTES = 1, 2, 4, 5
 _ATTRIBUTE_GRAPHS = (6, 11)
@@ -80,10 +89,29 @@ def _grows(graph: Message, around: set[str]) -> bool:
         inner = [_read(each) for one in attributes for kind in _ATTRIBUTE_GRAPHS for each in one[kind]]
         if any(_grows(each, varying) for each in inner):
             return True
-        if operator not in _SIZES_ALONE and (inner or not varying.isdisjoint(inputs)):
-            varying.update(str(name, "utf-8") for name in node[_NODE_OUTPUTS])
-            varying.discard("")  # the name of an optional input or output that is absent
+        if operator == "Loop" and any(_ends_by_value(body, varying) for body in inner):
+            return True
+        _add_outputs(node, operator, varying, inner=bool(inner))
     return False
+
+
+def _ends_by_value(body: Message, around: set[str]) -> bool:
+    """Return True if the condition that a loop's body computes depends on values, at least on those that
+    it passes on, which are not followed. Its iteration number and condition alone are no values.
+    """
+    varying = around | {_text(_read(item), _INPUT_NAME) for item in body[_GRAPH_INPUTS][2:]}
+    for data in body[_GRAPH_NODES]:
+        node = _read(data)
+        _add_outputs(node, _text(node, _NODE_OPERATOR), varying, inner=False)
+    return _text(_read(body[_GRAPH_OUTPUTS][0]), _INPUT_NAME) in varying
+
+
+def _add_outputs(node: Message, operator: str, varying: set[str], *, inner: bool) -> None:
+    """Add the outputs of a node to the values that depend on inputs, if its inputs are among them."""
+    inputs = [str(name, "utf-8") for name in node[_NODE_INPUTS]]
+    if operator not in _SIZES_ALONE and (inner or not varying.isdisjoint(inputs)):
+        varying.update(str(name, "utf-8") for name in node[_NODE_OUTPUTS])
+        varying.discard("")  # the name of an optional input or output that is absent
 
 
 def _text(message: Message, field: int) -> str:

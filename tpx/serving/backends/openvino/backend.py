@@ -220,15 +220,23 @@ def _describe_port(port: ov.Output, wanted: set[str]) -> ModelTensor:
 
 _SIZES = {
     "Broadcast": (1,),
+    "If": (0,),
     "Interpolate": (1, 2),
-    "Loop": (0,),
+    "Loop": (0, 1),
+    "NonMaxSuppression": (0, 1, 2),
+    "NonZero": (0,),
     "OneHot": (1,),
     "Pad": (1, 2),
+    "ROIAlign": (1,),
     "RandomUniform": (0,),
     "Range": (0, 1, 2),
     "Tile": (1,),
+    "TopK": (1,),
+    "Unique": (0,),
 }
-"""Operators, and which of their inputs decide how often they loop or how large their output is."""
+"""Operators, and which of their inputs decide how often they loop, how large their output is, or which of
+two graphs they compute.
+"""
 
 
 def _works_longer(model: ov.Model) -> bool:
@@ -245,8 +253,23 @@ def _works_longer(model: ov.Model) -> bool:
             bodies = [node.get_function(index) for index in (0, 1)]
         if kind == "Loop" and isinstance(sources[0], ov.op.Constant) and sources[0].data.min() < 0:
             return True  # until its condition ends it
-        if any(map(_works_longer, bodies)):
+        if any(map(_works_longer, bodies)) or (kind == "Loop" and _ends_by_value(node)):
             return True
         if kind == "Parameter" or (kind != "ShapeOf" and not varying.isdisjoint(names)):
             varying.add(node.get_name())
     return False
+
+
+def _ends_by_value(loop: ov.op.loop) -> bool:
+    """Return True if the condition that a loop's body computes depends on values; its iteration number is
+    none.
+    """
+    body = loop.get_function()
+    counter, condition = loop.get_special_body_ports()
+    parameters = body.get_parameters()
+    varying = {each.get_name() for index, each in enumerate(parameters) if index != counter}
+    for node in body.get_ordered_ops():
+        sources = [given.get_source_output().get_node().get_name() for given in node.inputs()]
+        if node.get_type_name() != "ShapeOf" and not varying.isdisjoint(sources):
+            varying.add(node.get_name())
+    return body.get_results()[condition].get_name() in varying

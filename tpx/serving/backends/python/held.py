@@ -212,7 +212,7 @@ class Held:
         """Handle the request's entry in the return value of `execute`."""
         if isinstance(response, InferResponse):
             self._set_response(response)
-        elif response == frames.AGAIN:
+        elif response == frames.AGAIN and not self.over:
             self.request.head = self.head
             self._end_request()
             self._owner.mark_rescheduled(self.request)

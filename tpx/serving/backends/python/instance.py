@@ -13,17 +13,17 @@ from dataclasses import dataclass
 
 from tpx.errors import Code, ExecutionError, LoadError, NotReady, TpxError
 from tpx.protocol.json_values import JsonObject
+from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.encoding import AnswerDecoder, added_tensors, encode_null, encode_request
 from tpx.serving.backends.python.held import Held, HeldBatch
 from tpx.serving.backends.python.process import ChildProcess, Restarts
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.frames import Buffer
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.host import Host
 from tpx.serving.instance import CompletionSink
-from tpx.serving.request import InferRequest, RequestTrace
+from tpx.serving.request import InferRequest, RequestTrace, UnreadInput
 from tpx.serving.stacking.sequences import SequenceStacking, null_request
 
 log = logging.getLogger(__name__)
@@ -307,17 +307,12 @@ class PythonInstance:
             self._fail_unsent(held_batch, self._unhealthy)
             return
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests) + batch.empty)]
-        sequences = self._sequences
         try:
             for held in batch.by_row(held_batch.held):
                 if held is None:
                     self._add_null(batch.requests[0], parts, connection)
-                    continue
-                request = held.request
-                added = added_tensors(sequences, request, request) if sequences is not None else ()
-                encode_request(held.handle, request, added, parts)
-                buffers = [*request.buffers, *[tensor.data for tensor in added]] if added else request.buffers
-                connection.add_tensors(parts, buffers)
+                else:
+                    self._add_request(held, parts, connection)
         except MemoryError as exc:
             connection.drop_tensors()
             self._fail_unsent(held_batch, str(exc))
@@ -331,9 +326,16 @@ class PythonInstance:
         for held in held_batch.held:
             self._held[held.handle] = held
         connection.send(frames.EXECUTE, parts)
-        for held in held_batch.held:
+        for held in tuple(held_batch.held):
             if held.request.cancelled:  # cancelled while it waited for a process
                 held.end()
+
+    def _add_request(self, held: Held, parts: list[Buffer], connection: WorkerConnection) -> None:
+        request, sequences = held.request, self._sequences
+        added = added_tensors(sequences, request, request) if sequences is not None else ()
+        encode_request(held.handle, request, added, parts)
+        buffers = _unread_buffers(held) if request.unread else request.buffers
+        connection.add_tensors(parts, [*buffers, *[tensor.data for tensor in added]] if added else buffers)
 
     def _add_null(self, request: InferRequest, parts: list[Buffer], connection: WorkerConnection) -> None:
         """Add an empty row to the batch of `request`; its response is dropped."""
@@ -455,19 +457,63 @@ class PythonInstance:
         held = self._held.get(handle)
         connection, at = self._connection, frames.RESPONSE_START.size
         assert connection is not None
-        if held is None:
+        if held is None or held.over:
             # already answered with an error, or an empty row: acknowledge it, so that the model continues
             size = 0 if flags & frames.EMPTY else self._answers.skip(body, at, connection)[0]
             credit = frames.CREDIT_BODY.pack(handle, size + frames.RESPONSE_BYTES)
             connection.send(frames.CREDIT, [credit])
+            if flags & frames.FINAL:
+                self._held.pop(handle, None)
             return
         response = None
         if not flags & frames.EMPTY:
             held.request.head = held.head
             response, _ = self._answers.take(held.request, body, at, connection)
-        held.responded(response, final=bool(flags & frames.FINAL))
-        if held.over:
+        final = bool(flags & frames.FINAL)
+        held.responded(response, final=final)
+        if final:
             del self._held[handle]
+
+
+class _UnreadInput:
+    """Implements UnreadTensor: an input that the event loop has left in shared memory."""
+
+    def __init__(self, held: Held, unread: UnreadInput) -> None:
+        self._held = held
+        self._unread = unread
+
+    def __len__(self) -> int:
+        return len(self._unread.memory)
+
+    def read_into(self, memory: memoryview) -> None:
+        self._unread.read_into(memory)
+
+    def fail(self, error: TpxError) -> None:
+        self._held.fail(error)
+
+
+def _unread_buffers(held: Held) -> "list[Buffer | _UnreadInput]":
+    """Return the tensors of a request; small ones that were left unread are read."""
+    request = held.request
+    unread = {id(each.memory): each for each in request.unread}
+    buffers: list[Buffer | _UnreadInput] = []
+    for buffer in request.buffers:
+        there = unread.get(id(buffer))
+        if there is None or len(buffer) < frames.INLINE_BELOW_BYTES:
+            if there is not None:
+                _read_small(held, there)
+            buffers.append(buffer)
+        else:
+            buffers.append(_UnreadInput(held, there))
+    return buffers
+
+
+def _read_small(held: Held, unread: UnreadInput) -> None:
+    try:
+        unread.read()
+    except TpxError as exc:
+        unread.memory[:] = bytes(len(unread.memory))  # the model gets zeros, and its answer is dropped
+        held.fail(exc)
 
 
 def _is_after(number: int, begun: int) -> bool:

@@ -69,8 +69,13 @@ _reading = threading.Lock()
 """Lock for reading archives: PyTorch keeps the one that it reads in a global variable."""
 
 
-_NUMBERS = ("aten.item.default", "aten._local_scalar_dense.default", "while_loop")
-"""Operators that turn the values of a tensor into sizes, or into the end of a loop."""
+_NUMBERS = (
+    "aten._local_scalar_dense.default", "aten._unique2.default", "aten.item.default",
+    "aten.masked_select.default", "aten.nonzero.default", "aten.repeat_interleave.Tensor",
+    "aten.unique_consecutive.default", "aten.unique_dim.default", "cond", "torchvision.nms.default",
+    "torchvision.roi_align.default", "while_loop",
+)  # fmt: skip
+"""Operators that turn the values of a tensor into sizes, a condition, or the end of a loop."""
 
 
 class ExportedProgram(Program):

@@ -236,8 +236,14 @@ class TorchScriptProgram(Program):
 
 
 _SIZES = ("aten::size", "aten::len", "aten::dim", "aten::numel")
-_NUMBERS = ("aten::Int", "aten::IntImplicit", "aten::item", "prim::tolist")
-"""Operators that turn the values of a tensor into numbers, which may count a loop or be a size."""
+_NUMBERS = ("aten::Bool", "aten::Int", "aten::IntImplicit", "aten::item", "prim::tolist")
+"""Operators that turn the values of a tensor into numbers: of repetitions, a size, or a condition."""
+_SELECTIONS = (
+    "aten::_unique2", "aten::argwhere", "aten::masked_select", "aten::nonzero", "aten::nonzero_numpy",
+    "aten::repeat_interleave", "aten::unique_consecutive", "aten::unique_dim", "torchvision::nms",
+    "torchvision::roi_align",
+)  # fmt: skip
+"""Operators whose work or size of output the values of a tensor decide."""
 
 
 def _works_longer(block: Value, around: set[str], *, loops: bool = False) -> bool:
@@ -248,7 +254,7 @@ def _works_longer(block: Value, around: set[str], *, loops: bool = False) -> boo
     for node in block.nodes():
         depends = any(value.debugName() in varying for value in node.inputs())
         blocks = list(node.blocks())
-        if depends and node.kind() in _NUMBERS:
+        if depends and node.kind() in (*_NUMBERS, *_SELECTIONS):
             return True
         if any(_works_longer(each, varying, loops=node.kind() == "prim::Loop") for each in blocks):
             return True

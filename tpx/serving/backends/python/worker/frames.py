@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, Union
+from collections.abc import Iterable, Sequence, Sized
+from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
 
 Buffer = Union[bytes, bytearray, memoryview]
 Words = dict[str, Any]
 """JSON values in a frame."""
+_Tensor = TypeVar("_Tensor", bound=Sized)
+_Written = TypeVar("_Written", bound=Sized, contravariant=True)
 
 HEADER = struct.Struct("<IB")
 """Length of the rest of the frame, and the kind."""
@@ -71,10 +73,10 @@ class Head(NamedTuple):
     extra: Words
 
 
-class Memory(Protocol):
+class Memory(Protocol[_Written]):
     """Shared memory that tensors are written to; returns a location for each."""
 
-    def put(self, data: Buffer, size: int) -> int: ...
+    def put(self, data: _Written, size: int) -> int: ...
 
 
 class Views(Protocol):
@@ -111,7 +113,7 @@ class Heads:
         return head
 
 
-def add_tensors(parts: list[Buffer], buffers: list[Buffer], memory: Memory) -> None:
+def add_tensors(parts: list[Buffer], buffers: Sequence[_Tensor], memory: Memory[_Tensor]) -> None:
     """Append the locations of tensors, and the bytes of small ones. Raises what `memory` raises."""
     inline = []
     for data in buffers:
@@ -121,7 +123,7 @@ def add_tensors(parts: list[Buffer], buffers: list[Buffer], memory: Memory) -> N
             inline.append(data)
         else:
             parts.append(LOCATION.pack(memory.put(data, size), size))
-    parts += inline
+    parts += cast("list[Buffer]", inline)  # small tensors are in this process
 
 
 def take_tensors(frame: memoryview, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:

@@ -27,6 +27,10 @@ _ALIGNMENT = 64
 START = _ALIGNMENT
 """Offset of the first block. Before it is the number of the last batch that the model has started."""
 _FIRST_BYTES = 1 << 20
+_KEPT_BYTES = 64 << 20
+"""Bytes at the start of the memory whose pages stay with it: there are most tensors."""
+_WORTH_BYTES = 1 << 20
+"""Smallest block behind them whose pages are returned to the system when it is freed."""
 
 
 def create_memory(size: int) -> tuple[int, TensorMemory]:
@@ -56,14 +60,21 @@ def reserve_memory() -> tuple[int, TensorMemory]:
 class TensorMemory:
     """A mapping of shared memory, unmapped with its last view."""
 
-    __slots__ = ("address", "memory", "size")
+    __slots__ = ("_mapped", "address", "memory", "size")
 
     def __init__(self, fd: int) -> None:
         """Map the memory that a descriptor refers to; the descriptor can be closed. Raises OSError."""
         self.size = os.fstat(fd).st_size
-        mapped = mmap.mmap(fd, self.size)
+        mapped = self._mapped = mmap.mmap(fd, self.size)
         self.memory = memoryview(mapped)
         self.address: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+
+    def drop_pages(self, start: int, end: int) -> None:
+        """Return the whole pages between two offsets to the system."""
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        end -= end % mmap.PAGESIZE
+        if end > start:
+            self._mapped.madvise(mmap.MADV_REMOVE, start, end - start)
 
     def view(self, location: int, size: int) -> memoryview:
         """Return the bytes of a block, which is freed with the last view of it."""
@@ -75,14 +86,24 @@ class TensorMemory:
         return memoryview(array)
 
 
+def copy_into(memory: memoryview, data: Buffer) -> None:
+    """Copy `data`, which is as long as `memory`."""
+    if len(memory) >= 1 << 16:
+        # numpy copies without the interpreter lock
+        np.copyto(np.frombuffer(memory, np.uint8), np.frombuffer(data, np.uint8))
+    else:
+        memory[:] = memoryview(data).cast("B")
+
+
 class _Lease:
     """Base object of every array over a block; frees the block when it is deleted."""
 
-    __slots__ = ("__array_interface__", "_at", "_shared")
+    __slots__ = ("__array_interface__", "_at", "_shared", "_size")
 
     def __init__(self, shared: TensorMemory, at: int, size: int) -> None:
         self._shared = shared
         self._at = at
+        self._size = size
         self.__array_interface__ = {
             "data": (shared.address + at + _ALIGNMENT, False),
             "shape": (size,),
@@ -91,6 +112,9 @@ class _Lease:
         }
 
     def __del__(self) -> None:
+        end = self._at + _ALIGNMENT + self._size
+        if end > _KEPT_BYTES and self._size >= _WORTH_BYTES:
+            self._shared.drop_pages(self._at + _ALIGNMENT, end)
         self._shared.memory[self._at] = 0
 
 
@@ -114,18 +138,20 @@ class Ring:
 
     def put(self, data: Any, size: int) -> int:
         """Copy `data` into a block and return its offset. Raises MemoryError if all memory is in use."""
-        memory = self._memory
-        at = self._allocate(_ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT)
-        start = at + _ALIGNMENT
-        memory[at] = 1
-        self._unsent.append(at)
-        if size >= 1 << 16:
-            # numpy copies without the interpreter lock
-            target = np.frombuffer(memory, np.uint8, size, start)
-            np.copyto(target, np.frombuffer(data, np.uint8))
-        else:
-            memory[start : start + size] = memoryview(data).cast("B")
+        start = self.reserve(size)
+        copy_into(self._memory[start : start + size], data)
         return start
+
+    def reserve(self, size: int) -> int:
+        """Return the offset of a block to fill. Raises MemoryError if all memory is in use."""
+        at = self._allocate(_ALIGNMENT + -(-size // _ALIGNMENT) * _ALIGNMENT)
+        self._memory[at] = 1
+        self._unsent.append(at)
+        return at + _ALIGNMENT
+
+    def block(self, start: int, size: int) -> memoryview:
+        """Return the memory of a reserved block, which any thread may fill."""
+        return self._memory[start : start + size]
 
     def close(self) -> None:
         """Stop writing; the memory is freed with its last reader."""
