@@ -130,9 +130,11 @@ class Channel:
 
     def pump(self) -> None:
         """Read in a separate thread from now on: threads also wait for results produced in this process."""
-        if self._pump is None:
+        with self._changed:
+            if self._pump is not None:
+                return
             self._pump = threading.Thread(target=self._run_pump, name="tpx-channel", daemon=True)
-            self._pump.start()
+        self._pump.start()
 
     def _run_pump(self) -> None:
         try:
