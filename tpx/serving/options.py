@@ -27,9 +27,7 @@ def _parse_verbosity(text: str) -> int:
 class ServerLimitsSpec:
     """Limits on the connections of all endpoints and on memory, and the shutdown of the server."""
 
-    id: str = option(
-        "tpx", "server name in its metadata; `triton` for clients that look for it", "--server-name"
-    )
+    id: str = option("triton", "server name in its metadata, which some clients check")
     drain_secs: int = option(
         0,
         "seconds after a stop signal during which the server reports not ready but still serves, so that "
