@@ -84,6 +84,8 @@ MEASURED: Mapping[Phase, str] = {
 }
 """Phases of computed requests, with the help of their metrics."""
 _OF_CACHE: tuple[Phase, ...] = ("cache_hit", "cache_miss")
+_WHOLE: tuple[Phase, ...] = ("request", "cache_hit")
+"""Phases of which each request to a model that is not decoupled has one, from its arrival to its response."""
 _BUCKETS_US: Mapping[Phase, tuple[float, ...]] = {
     "queue": (100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
     **dict.fromkeys(("compute_input", "compute_output"), (100.0, 500.0, 1000.0, 5000.0, 10_000.0)),
@@ -129,12 +131,15 @@ HISTOGRAMS = (
 class Latencies:
     """The distributions of one model, by family name."""
 
-    def __init__(self, distributions: Mapping[str, Histogram | Summary]) -> None:
+    def __init__(self, distributions: Mapping[str, Histogram | Summary], *, decoupled: bool) -> None:
         self.by_family = distributions
         self._of: dict[Phase, tuple[Histogram | Summary, ...]] = {}
         for family in (*SUMMARIES, *HISTOGRAMS):
             if family.name in distributions:
-                self._of[family.phase] = (*self._of.get(family.phase, ()), distributions[family.name])
+                # the only response is the first one
+                whole = not decoupled and family.phase == "first_response"
+                for phase in _WHOLE if whole else (family.phase,):
+                    self._of[phase] = (*self._of.get(phase, ()), distributions[family.name])
 
     def executed(self, batch: "Batch", now_ns: int) -> None:
         """Record a computed batch whose requests are being answered."""
@@ -171,7 +176,8 @@ def latencies_of(config: ModelConfig, settings: "LatencySettings") -> Latencies 
     for family in HISTOGRAMS if settings.histogram_latencies else ():
         if _is_measured(config, family.phase):
             kept[family.name] = Histogram(chosen.get(family.name, family.buckets), family.unit_ns)
-    return Latencies(kept) if kept else None
+    decoupled = bool(config.model_transaction_policy.decoupled)
+    return Latencies(kept, decoupled=decoupled) if kept else None
 
 
 def are_buckets(bounds: Sequence[float]) -> bool:
@@ -180,12 +186,10 @@ def are_buckets(bounds: Sequence[float]) -> bool:
 
 
 def _is_measured(config: ModelConfig, phase: Phase) -> bool:
-    """Return whether a phase is measured, as in Triton: for decoupled models only first responses, and
-    no whole requests if some are answered by the cache, which would mix two kinds of latency.
+    """Return whether a phase is measured, as in Triton: no whole requests if some are answered by the
+    cache, which would mix two kinds of latency.
     """
     cached: bool = config.response_cache.enable
-    if phase == "first_response":
-        return bool(config.model_transaction_policy.decoupled)
     if phase == "request":
         return not cached
     return cached or phase not in _OF_CACHE

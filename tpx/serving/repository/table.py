@@ -504,6 +504,8 @@ def _find_serving(model: ModelId | str, record: Record, version: str) -> Served:
 
     Raises NotFound, NotReady, and InvalidRequest if the version is not a positive number.
     """
+    if not record.versions and record.fault is not None and record.fault.passed_over:
+        raise NotFound(f"Request for unknown model: '{model}' is not found")
     if not version:
         ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
         if not ready:
