@@ -9,12 +9,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format, text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
@@ -42,12 +42,7 @@ _PARAMETER_MEANT = ' (a parameter is written value { string_value: "..." })'
 _FEW = 6
 """Largest number of fields of a message worth listing when none has a similar name."""
 _DEPTH = 64
-_OTHER_WORDS = {
-    "dimension": "dims",
-    "dimensions": "dims",
-    "preferred": "preferred_batch_size",
-    "warmup": "model_warmup",
-}
+_SEGMENT = re.compile(r"(\w+)(?:\[([^\]]*)\])?")
 _MOST_CHARACTERS = 1 << 20
 """Longer texts are not hand-written and are read by protobuf only."""
 
@@ -320,39 +315,47 @@ def field_at(text: str, line: int, column: int) -> str:
     return best
 
 
-def locate(text: str, complaint: str) -> ConfigPart | None:
-    """Return the field that an error message about a configuration refers to, or None.
-
-    Searches the part whose name the message quotes, if any, and otherwise the whole text, for a field
-    that the message quotes or else mentions.
+def position_of(text: str, field: str) -> tuple[int, str] | None:
+    """Return the line and the path of a ConfigError's field, or of the nearest field around it, if the text
+    has one.
     """
-    parts = read_parts(text)
-    mentioned = re.findall(r"[a-z_]{3,}", complaint)
-    pairs = {f"{one}_{other}" for one, other in pairwise(mentioned)}
-    tensors = {"input", "output"} if "tensor" in mentioned else set()
-    words = {
-        *mentioned,
-        *pairs,
-        *tensors,
-        *(_OTHER_WORDS[word] for word in mentioned if word in _OTHER_WORDS),
-    }
-    quoted = set(re.findall(r"'([^']*)'", complaint))
-    names = quoted.union(re.findall(r"[\w.-]+", complaint))
-    named = [part for part in all_parts(parts) if _read_name(part) in names and part.name in words]
-    if named:
-        return _find_mentioned(named[-1].inner, words) or named[-1]
-    return _find_mentioned(parts, quoted) or _find_mentioned(parts, words)
+    parts, line, path = read_parts(text), 0, ""
+    for name, index in _SEGMENT.findall(field):
+        named = [part for part in parts if part.name == name]
+        keyed = {inner.value: part for part in named for inner in part.inner if inner.name == "key"}
+        if keyed:
+            named = [keyed[index]] if index in keyed else named if not index else []
+        elif index:
+            named = named[int(index) :] if index.isdecimal() else []
+        if not named:
+            break
+        part = named[0]
+        line, path = part.line, f"{path}.{name}" if path else name
+        path += f"[{index}]" if index else ""
+        values = [inner for inner in part.inner if inner.name == "value"] if keyed else []
+        parts = values[0].inner if values else part.inner
+    return (line, path) if line else None
 
 
-def _find_mentioned(parts: Sequence[ConfigPart], words: set[str]) -> ConfigPart | None:
-    """Return the deepest field that the message mentions; the last of several."""
-    found = [part for part in all_parts(parts) if part.name in words - {"name", "input", "output"}]
-    return max(reversed(found), key=lambda part: part.path.count("."), default=None)
-
-
-def _read_name(part: ConfigPart) -> str | None:
-    names = [inner.value for inner in part.inner if inner.name in ("name", "key", "model_name")]
-    return names[0] if names else None
+def path_of(config: Message, part: Message, field: str = "") -> str:
+    """Return the path of a field of `part`, a message somewhere inside `config`."""
+    for kind, value in config.ListFields():
+        if kind.message_type is None:
+            continue
+        if not is_repeated(kind):
+            inner = [(kind.name, value)]
+        elif kind.message_type.GetOptions().map_entry:
+            with_messages = kind.message_type.fields_by_name["value"].message_type is not None
+            inner = [(f"{kind.name}[{key}]", value[key]) for key in value] if with_messages else []
+        else:
+            inner = [(f"{kind.name}[{index}]", each) for index, each in enumerate(value)]
+        for path, each in inner:
+            if each is part:
+                return f"{path}.{field}" if field else path
+            below = path_of(each, part, field)
+            if below:
+                return f"{path}.{below}"
+    return ""
 
 
 def all_parts(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:

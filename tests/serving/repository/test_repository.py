@@ -171,7 +171,7 @@ def test_a_model_that_fails_does_not_keep_others_from_loading(tmp_path: Path) ->
     assert words["bad-config:0"].startswith(f"Invalid argument: {tmp_path}/bad-config/config.pbtxt:1:1 : ")
     assert words["other-name:0"] == (
         "Invalid argument: unexpected directory name 'other-name' for model 'x', directory name must equal "
-        "model name"
+        f"model name ({tmp_path}/other-name/config.pbtxt:1: name)"
     )
     assert words["negative:0"] == (
         "Invalid argument: 'max_batch_size' must be non-negative value for negative "

@@ -199,21 +199,33 @@ def chosen_buckets(config: ModelConfig) -> dict[str, tuple[float, ...]]:
     """Return the buckets set by `model_metrics`, by family. Raises ConfigError."""
     known = {family.name for family in HISTOGRAMS}
     chosen = {}
-    for control in config.model_metrics.metric_control:
+    for index, control in enumerate(config.model_metrics.metric_control):
+        field = f"model_metrics.metric_control[{index}]"
         if not control.HasField("metric_identifier"):
-            raise ConfigError(f"metric control must specify 'metric_identifier' for {config.name}")
+            raise ConfigError(
+                f"metric control must specify 'metric_identifier' for {config.name}", field=field
+            )
         family = control.metric_identifier.family
         if not family:
-            raise ConfigError(f"metric identifier must specify non-empty 'family' for {config.name}")
+            raise ConfigError(
+                f"metric identifier must specify non-empty 'family' for {config.name}",
+                field=f"{field}.metric_identifier",
+            )
         if not control.HasField("histogram_options"):
-            raise ConfigError(f"metric control must specify 'histogram_options' for {config.name}")
+            raise ConfigError(
+                f"metric control must specify 'histogram_options' for {config.name}", field=field
+            )
         buckets = tuple(control.histogram_options.buckets)
+        field += ".histogram_options.buckets"
         if not buckets:
-            raise ConfigError(f"histogram options must specify non-empty 'buckets' for {config.name}")
+            raise ConfigError(
+                f"histogram options must specify non-empty 'buckets' for {config.name}", field=field
+            )
         if not are_buckets(buckets):
             raise ConfigError(
                 f"histogram options of '{family}' must have finite 'buckets', each larger than the one "
-                f"before, for {config.name}"
+                f"before, for {config.name}",
+                field=field,
             )
         if family in known:
             chosen[family] = buckets

@@ -18,6 +18,7 @@ from tensorflow.core.protobuf import config_pb2
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import path_of
 from tpx.serving.backends.contract import InstanceSpec, inside
 from tpx.serving.backends.model_tensors import NUMPY_NAMES, ModelTensor
 from tpx.serving.backends.parameters import GivenParameters
@@ -66,17 +67,20 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     accelerators = config.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         raise ConfigError(
-            f"model '{config.name}': CPU Execution Accelerator is not supported in TensorFlow backend"
+            f"model '{config.name}': CPU Execution Accelerator is not supported in TensorFlow backend",
+            field="optimization.execution_accelerators.cpu_execution_accelerator",
         )
     for accelerator in accelerators.gpu_execution_accelerator:
         if accelerator.name in ("tensorrt", "gpu_io"):
             raise ConfigError(
                 f"model '{config.name}' asks for execution accelerator '{accelerator.name}', which tpx "
-                "does not support for TensorFlow: serve TensorRT engines with backend 'tensorrt'"
+                "does not support for TensorFlow: serve TensorRT engines with backend 'tensorrt'",
+                field=path_of(config, accelerator),
             )
         if accelerator.name != "auto_mixed_precision":
             raise ConfigError(
-                f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested"
+                f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested",
+                field=path_of(config, accelerator),
             )
     return TensorFlowSettings(
         intra_threads=parameters.threads("TF_NUM_INTRA_THREADS"),
@@ -170,7 +174,7 @@ def init_ops_of(settings: TensorFlowSettings, model: str, directory: Path) -> li
     name = settings.init_ops_file
     if not name:
         return []
-    places = [inside(place, name, "TF_INIT_OPS_FILE") for place in (directory, directory.parent)]
+    places = [inside(place, name, "parameters[TF_INIT_OPS_FILE]") for place in (directory, directory.parent)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise LoadError(f"unable to find TF_INIT_OPS_FILE '{name}' of model '{model}' in '{directory}'")
@@ -208,7 +212,8 @@ def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
     if name not in names:
         raise ConfigError(
             f"the SavedModel of '{model}' has no signature '{name}' (it has: {', '.join(names) or 'none'}): "
-            "the parameter TF_SIGNATURE_DEF selects one"
+            "the parameter TF_SIGNATURE_DEF selects one",
+            field="parameters[TF_SIGNATURE_DEF]",
         )
     return signatures[name]
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from tpx.cuda_driver import CudaDriver
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import path_of
 from tpx.serving.backends.parameters import GivenParameters
 
 Strategy = Literal["STATIC", "ON_PROFILE_CHANGE"]
@@ -49,7 +50,8 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
         if group.secondary_devices:
             raise ConfigError(
                 f"instance group {group.name} of model {config.name} names secondary_devices, but tpx runs "
-                "engines on GPUs only"
+                "engines on GPUs only",
+                field=path_of(config, group, "secondary_devices"),
             )
     for name in ("graphs", "busy_wait_events", "output_copy_stream"):
         if getattr(config.optimization.cuda, name):
