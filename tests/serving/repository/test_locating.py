@@ -6,7 +6,7 @@ import pytest
 
 from tests.serving.onnx_files import write_model
 from tests.serving.repository.controlled import controlled, play
-from tpx.protocol.model_config import all_parts, field_at, position_of, read_parts
+from tpx.protocol.config_text import all_parts, field_at, position_of, read_parts
 
 IO = """input [
   { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }

@@ -10,7 +10,13 @@ from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelInstanceGroup
 from tpx.protocol.model_config import TensorConfig, path_of
 from tpx.serving.backends.contract import Backend, CountsInstances, OnGpus
-from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
+from tpx.serving.backends.table import (
+    BACKEND_OF_PLATFORM,
+    BACKENDS,
+    MISNOMERS,
+    PLATFORM_OF_BACKEND,
+    RECOGNISED_FILES,
+)
 from tpx.serving.distributions.latencies import chosen_buckets
 from tpx.serving.repository.scheduling import validate_batch_tensors, validate_batching
 
@@ -71,8 +77,12 @@ def _find_platform_backend(platform: str, model: str) -> str:
     if backend or platform == "ensemble":
         return backend
     meant = nearest(platform, [*BACKEND_OF_PLATFORM, "ensemble"])
-    if platform in PLATFORM_OF_BACKEND:
-        meant = f": it is the name of a backend, whose platform is '{PLATFORM_OF_BACKEND[platform]}'"
+    known = MISNOMERS.get(platform.lower(), platform)
+    if known in PLATFORM_OF_BACKEND:
+        is_backend = "it is the name of a backend, whose platform" if known == platform else "its platform"
+        meant = f": {is_backend} is '{PLATFORM_OF_BACKEND[known]}'"
+    elif known in BACKENDS.known:
+        meant = f': it is the name of a backend: write backend: "{known}" instead'
     raise ConfigError(f"unexpected platform type '{platform}' for {model}{meant}", field="platform")
 
 

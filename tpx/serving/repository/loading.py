@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
-from tpx.protocol import messages, model_config
+from tpx.protocol import config_text, messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelWarmup
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
@@ -360,7 +360,7 @@ def _locating_faults(source: ModelSource) -> Iterator[None]:
         if source.override is None:
             path, found = source.config_path, None
             with suppress(OSError, UnicodeDecodeError):
-                found = model_config.position_of(path.read_text(encoding="utf-8-sig"), error.field)
+                found = config_text.position_of(path.read_text(encoding="utf-8-sig"), error.field)
             if found is None:  # the field comes from the model file
                 raise
             place = f"{source.place}/{path.relative_to(source.directory)}:{found[0]}: {found[1]}"
