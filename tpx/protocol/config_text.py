@@ -116,6 +116,9 @@ class _TextReader:
             self._at += 1
         elif token.kind == "string":
             part.value = token.text[1:-1]
+            while (following := self._peek()) is not None and following.kind == "string":
+                part.value += following.text[1:-1]  # adjacent strings are one value
+                self._at += 1
         else:
             part.value = token.text
         return part
@@ -195,6 +198,19 @@ def position_of(text: str, field: str) -> tuple[int, str] | None:
         values = [inner for inner in part.inner if inner.name == "value"] if keyed else []
         parts = values[0].inner if values else part.inner
     return (line, path) if line else None
+
+
+def find_repeated_key(text: str) -> tuple[ConfigPart, ConfigPart] | None:
+    """Return the first two entries of a map that have one key: protobuf keeps the last one silently."""
+    parts = read_parts(text) if text.count("key") > 1 else []
+    for inner in (parts, *(part.inner for part in all_parts(parts))):
+        seen: dict[tuple[str, str], ConfigPart] = {}
+        for part in inner:
+            for key in (each.value for each in part.inner if each.name == "key"):
+                other = seen.setdefault((part.name, key), part)
+                if other is not part:
+                    return other, part
+    return None
 
 
 def all_parts(parts: Sequence[ConfigPart]) -> Iterator[ConfigPart]:

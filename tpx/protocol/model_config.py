@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from tpx.errors import ConfigError
 from tpx.protocol import messages
 from tpx.protocol.config_hints import explain
-from tpx.protocol.config_text import is_repeated
+from tpx.protocol.config_text import find_repeated_key, is_repeated
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
 
@@ -28,11 +28,19 @@ _MOST_NESTED = 100
 def parse(text: str, source: str) -> ModelConfig:
     """Parse a ModelConfig from protobuf text; `source` names it in errors. Raises ConfigError."""
     try:
-        return text_format.Parse(text, messages.ModelConfig())
+        config = text_format.Parse(text, messages.ModelConfig())
     except text_format.ParseError as exc:
         raise ConfigError(f"{source}:{explain(text, str(exc))}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{source}: nested too deeply") from exc
+    twice = find_repeated_key(text)
+    if twice is not None:
+        first, second = twice
+        key = next(part.value for part in second.inner if part.name == "key")
+        raise ConfigError(
+            f"{source}:{second.line}: {second.name} has the key '{key}' twice, first in line {first.line}"
+        )
+    return config
 
 
 def read(path: Path) -> ModelConfig:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.serving.onnx_files import write_model
 from tests.serving.repository.controlled import controlled, play
+from tpx.protocol import model_config
 from tpx.protocol.config_text import all_parts, field_at, position_of, read_parts
 
 IO = """input [
@@ -61,6 +62,57 @@ WARMUP = (
     "model_warmup { name: 'dynamic_batching' batch_size: %s\n"
     " inputs { key: 'x' value { data_type: TYPE_FP32\n  %s } } }\n"
 )
+TWICE = [
+    (
+        "parameters { key: 'a' value { string_value: '1' } }\n"
+        "parameters { key: 'b' value { string_value: '1' } }\n"
+        "parameters [ {\n key: 'a' value { string_value: '2' } } ]",
+        3,
+        "parameters",
+        "a",
+        1,
+    ),
+    (
+        "dynamic_batching { priority_queue_policy { key: 1 value { } }\n priority_queue_policy { key: 1 } }",
+        2,
+        "priority_queue_policy",
+        "1",
+        1,
+    ),
+    (
+        "metric_tags { key: 'a' 'b' value: 'x' }\nmetric_tags { key: 'ab' value: 'y' }",
+        2,
+        "metric_tags",
+        "ab",
+        1,
+    ),
+    (
+        "platform: 'ensemble' ensemble_scheduling { step { model_name: 'm' } step { model_name: 'm'\n"
+        " input_map { key: 'x' value: 'x' }\n input_map { key: 'x' value: 'y' } } }",
+        3,
+        "input_map",
+        "x",
+        2,
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "field", "key", "first"), TWICE)
+def test_a_key_given_twice_is_refused_with_both_lines(
+    tmp_path: Path, text: str, line: int, field: str, key: str, first: int
+) -> None:
+    file = tmp_path / "net" / "config.pbtxt"
+    assert f"{file}:{line}: {field} has the key '{key}' twice, first in line {first}" in reason(
+        tmp_path, text
+    )
+
+
+def test_one_key_in_two_maps_is_none_given_twice() -> None:
+    maps = "input_map { key: 'x' value: 'x' } output_map { key: 'x' value: 'y' }"
+    text = f"ensemble_scheduling {{ step {{ model_name: 'a' {maps} }} step {{ model_name: 'b' {maps} }} }}"
+    model_config.parse(text + " metric_tags { key: 'a' 'b' value: 'x' } metric_tags { key: 'a' }", "test")
+
+
 INVALID = [
     ("max_batch_size: -1\n", 1, "max_batch_size"),
     (IO.replace("dims: [ 2 ] }\n]\noutput", "dims: [ 0 ] }\n]\noutput"), 2, "input[0].dims"),
