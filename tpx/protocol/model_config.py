@@ -3,7 +3,6 @@
 The schema is Triton's, complete. Errors name file, line and field.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,17 +11,13 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from tpx.errors import ConfigError
-from tpx.protocol import messages
+from tpx.protocol import config_json, messages, nearly_json
 from tpx.protocol.config_hints import explain
 from tpx.protocol.config_text import find_repeated_key, is_repeated
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
 
 MAX_CONFIG_BYTES = 16 << 20
-_LONGEST_COMPLAINT = 1000
-"""Maximum length, in characters, of a protobuf error that is reported."""
-_MOST_NESTED = 100
-"""Maximum nesting depth of JSON5; configuration messages are nested at most 8 deep."""
 
 
 def parse(text: str, source: str) -> ModelConfig:
@@ -77,33 +72,21 @@ def from_json(
 ) -> ModelConfig:
     """Parse a ModelConfig from JSON (a load request's `config` parameter, a /config response).
 
-    `lenient` accepts unquoted keys, single quotes and trailing commas, like protobuf's C++ parser, with
-    which Triton reads the configuration of a load request. Raises ConfigError.
+    `lenient` accepts unquoted keys, single quotes and trailing commas. Raises ConfigError.
     """
     try:
-        value = _parse_lenient(text) if lenient else json.loads(text)
-        if not isinstance(value, dict):
-            raise ConfigError(f"{source}: must be a JSON object, got {type(value).__name__}")
-        return json_format.ParseDict(value, messages.ModelConfig())
-    except (json_format.ParseError, ValueError) as exc:
-        # protobuf quotes the invalid value, which may be the whole text
-        raise ConfigError(f"{source}: {explain('', str(exc)[:_LONGEST_COMPLAINT])}") from exc
+        value = nearly_json.parse(text if isinstance(text, str) else text.decode(), lenient=lenient)
+        if not isinstance(value, nearly_json.Pairs):
+            raise ConfigError(f"must be a JSON object, got {config_json.shown(value)}")
+        config = messages.ModelConfig()
+        config_json.fill(config, value)
+    except ConfigError as exc:
+        raise ConfigError(f"{source}: {exc.message}", field=exc.field) from exc
+    except ValueError as exc:
+        raise ConfigError(f"{source}: {exc}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{source}: nested too deeply") from exc
-
-
-def _parse_lenient(text: str | bytes) -> object:
-    """Parse JSON, or else JSON5. Raises the ValueError of the JSON parser if both fail."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        from pyjson5 import Json5Exception, decode
-
-        try:
-            return decode(text if isinstance(text, str) else text.decode(), _MOST_NESTED)
-        except Json5Exception:
-            pass
-        raise
+    return config
 
 
 def to_json(config: ModelConfig, *, defaults: bool = True) -> JsonObject:
