@@ -82,7 +82,12 @@ MEASURED: Mapping[Phase, str] = {
     "compute_infer": f"compute inference duration {COMPUTED}",
     "compute_output": f"inference compute output duration {COMPUTED}",
 }
-"""Phases of computed requests, with the help of their metrics."""
+"""Phases of computed requests, with the help of their counters."""
+_DISTRIBUTED: Mapping[Phase, str] = {
+    **{phase: text.replace(CACHED, COMPUTED) for phase, text in MEASURED.items()},
+    "request": "inference request duration in microseconds (not of models with a response cache)",
+}
+"""The same for their summaries and histograms, which requests answered from the cache do not enter."""
 _OF_CACHE: tuple[Phase, ...] = ("cache_hit", "cache_miss")
 _WHOLE: tuple[Phase, ...] = ("request", "cache_hit")
 """Phases of which each request to a model that is not decoupled has one, from its arrival to its response."""
@@ -99,7 +104,7 @@ SUMMARIES = (
             phase,
             f"{'Cumulative' if phase.startswith('compute') else 'Summary of'} {text}",
         )
-        for phase, text in MEASURED.items()
+        for phase, text in _DISTRIBUTED.items()
     ),
     *(
         LatencyFamily(
@@ -123,7 +128,7 @@ HISTOGRAMS = (
         LatencyFamily(
             f"nv_inference_{phase}_duration_histogram_us", phase, text.capitalize(), _BUCKETS_US[phase]
         )
-        for phase, text in MEASURED.items()
+        for phase, text in _DISTRIBUTED.items()
     ),
 )
 

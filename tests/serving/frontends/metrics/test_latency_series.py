@@ -18,9 +18,9 @@ from tests.waiting import eventually
 
 SUMMARIES = {
     "nv_inference_request_summary_us": "Summary of inference request duration in microseconds "
-    "(includes cached requests)",
+    "(not of models with a response cache)",
     "nv_inference_queue_summary_us": "Summary of inference queuing duration in microseconds "
-    "(includes cached requests)",
+    "(does not include cached requests)",
     "nv_inference_compute_input_summary_us": "Cumulative compute input duration in microseconds "
     "(does not include cached requests)",
     "nv_inference_compute_infer_summary_us": "Cumulative compute inference duration in microseconds "
