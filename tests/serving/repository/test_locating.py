@@ -199,6 +199,11 @@ INVALID = [
         "sequence_batching.control_input[0].control[0].int32_false_true",
     ),
     (
+        "\nparameters { key: 'TRITON_BATCH_STRATEGY_PATH' value { string_value: 'x.so' } }",
+        2,
+        "parameters[TRITON_BATCH_STRATEGY_PATH]",
+    ),
+    (
         "model_metrics { metric_control { metric_identifier { family: 'f' } histogram_options {\n"
         " buckets: [ 2, 1 ] } } }",
         2,

@@ -26,6 +26,7 @@ from tpx.serving.frontends.http_verbs import (
     attempt,
     when_loaded,
 )
+from tpx.serving.frontends.load_report import LoadReport
 from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.discovery import check_name
@@ -54,10 +55,11 @@ class HttpFrontend:
         """With a `relay`, another process answers everything except inference, and `plane` only infers."""
         self._restrictions = restrictions
         every = cast("DataPlane", plane)  # with a relay only their routes are used
+        load = LoadReport(every.served if relay is None else None)
         others = [*HttpControlPlane(every).routes(), *HttpDocumentation(every, lambda: self.routes).routes()]
         self.routes = [
-            *HttpInference(plane, max_input_bytes, inflater, forwarding).routes(),
-            *HttpGeneration(plane, forwarding).routes(),
+            *HttpInference(plane, max_input_bytes, inflater, forwarding, load).routes(),
+            *HttpGeneration(plane, forwarding, load).routes(),
             *(others if relay is None else relay.relayed_routes(others)),
         ]
 

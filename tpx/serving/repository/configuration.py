@@ -25,6 +25,7 @@ _AUTO, _GPU, _CPU, _MODEL = _KIND.KIND_AUTO, _KIND.KIND_GPU, _KIND.KIND_CPU, _KI
 
 _RUNTIMES = {"pytorch": ("model.py",)}
 """Values of `runtime` that are supported, by backend."""
+_BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 _LISTED = 5
 """Maximum number of file names in an error message."""
 MAX_ELEMENTS = 2**63 - 1
@@ -209,6 +210,11 @@ def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
                 field="response_cache.enable",
             )
     chosen_buckets(config)
+    if _BATCH_STRATEGY in config.parameters:
+        raise ConfigError(
+            f"{_BATCH_STRATEGY} of model '{config.name}' names a library of Triton's: tpx does not load it",
+            field=f"parameters[{_BATCH_STRATEGY}]",
+        )
     if config.model_operations.op_library_filename and config.backend not in WITH_OPERATORS:
         raise ConfigError(
             f"model '{config.name}': model_operations.op_library_filename needs a backend that loads "

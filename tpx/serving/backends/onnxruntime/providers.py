@@ -37,7 +37,12 @@ _TENSORRT_NAMES = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
+_PRECISIONS = {
+    "FP32": {},
+    "FP16": {"trt_fp16_enable": "1"},
+    "BF16": {"trt_bf16_enable": "1"},
+    "INT8": {"trt_int8_enable": "1"},
+}
 _OPENVINO_OPTIONS = """
 device_type precision num_of_threads num_streams cache_dir load_config enable_qdq_optimizer
 enable_opencl_throttling disable_dynamic_shapes model_priority reshape_input layout

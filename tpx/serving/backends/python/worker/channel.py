@@ -71,6 +71,12 @@ class Channel:
             else:
                 self._send_all(frames.framed(kind, parts))
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of shared memory for tensors to the server."""
+        with self._sending:
+            return self._ring.free_bytes
+
     def flush(self) -> None:
         """Send the kept frame."""
         if self._kept:
