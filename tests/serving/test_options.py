@@ -102,6 +102,7 @@ SECTIONS = {
     "Metrics",
     "Logging",
     "Tracing",
+    "SageMaker and Vertex AI",
     "Accepted for compatibility",
     "Not supported yet",
 }
