@@ -112,9 +112,16 @@ class LoadError(TpxError):
 
 
 class ConfigError(LoadError):
-    """A model's configuration is wrong: the message names the file and the field."""
+    """A model's configuration is wrong: the message says what, `field` is the path of the field at fault.
+
+    A path has indices of lists and keys of maps in brackets: `input[0].dims`, `parameters[device]`.
+    """
 
     code = Code.INVALID_ARGUMENT
+
+    def __init__(self, message: str, *, field: str = "", code: Code | None = None) -> None:
+        super().__init__(message, code=code)
+        self.field = field
 
 
 class WireError(TpxError):

@@ -202,7 +202,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known, key=len)
     begin_alike = difflib.get_close_matches(word, [name[: len(word) + 1] for name in names], n=1, cutoff=0.85)
     close = [name for name in names if begin_alike and name.startswith(begin_alike[0])]
-    close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.7)
     if not close and len(word) >= PART_LEAST:
         close = [name for name in names if word.lower() in name.lower()]
     return f" (did you mean '{close[0]}'?)" if close else ""

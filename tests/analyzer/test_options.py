@@ -96,6 +96,10 @@ def test_numbers_of_the_file_may_be_lists_ranges_or_text(
     ("text", "message"),
     [
         ("concurency: 1", r"unknown key 'concurency' \(did you mean 'concurrency'\?\)"),
+        (
+            "concurrency: 1\nmodel_names: x",
+            r"config.yml:2: 'model_names' is of an old .*: 'profile_models' replaced it",
+        ),
         ("concurrency: {start: 4, stop: 1}", "concurrency: start 4 to stop 1 by step 1 has no values"),
         ("concurrency: {first: 4}", "expected a value, a list, or start, stop and step"),
         ("concurrency: {start: a, stop: b}", "start, stop and step are integers"),

@@ -43,7 +43,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     ours = write_for_tpx(root / "tpx")
     with (
         _triton(program, write_for_triton(root / "triton"), root / "triton.log") as triton,
-        serve("--model-repository", ours, "--server-name=triton", *FLAGS) as child,
+        serve("--model-repository", ours, *FLAGS) as child,
     ):
         child.ready()
         tpx = Server(child.port("HTTPService"), child.port("GRPCInferenceService"))

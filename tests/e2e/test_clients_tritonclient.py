@@ -365,7 +365,7 @@ def test_health(library: Library) -> None:
 
 def test_metadata_of_server_and_models(library: Library) -> None:
     server = library.description("get_server_metadata")
-    assert server["name"] == "tpx"
+    assert server["name"] == "triton"
     assert {"binary_tensor_data", "classification", "statistics"} <= set(server["extensions"])
     model = library.description("get_model_metadata", "mnist")
     assert (model["name"], model["versions"], model["platform"]) == ("mnist", ["1"], "onnxruntime_onnx")

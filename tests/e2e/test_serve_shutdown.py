@@ -29,6 +29,14 @@ from tpx.protocol.http2.hpack import encode_stateless
 pytestmark = pytest.mark.e2e
 
 DELAY_S = 2.0
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 2 ] }
+ensemble_scheduling { step { model_name: "net"
+  input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } }
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +53,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     idle = "sequence_batching { max_sequence_idle_microseconds: 600000000 }"
     write_model(path, "talk", doubling(), f"max_batch_size: 1 {idle}")
+    (path / "whole" / "1").mkdir(parents=True)
+    (path / "whole" / "config.pbtxt").write_text(ENSEMBLE)
     return path
 
 
@@ -136,6 +146,7 @@ def test_requests_in_flight_are_answered_and_new_ones_refused(child: Child) -> N
         child.wait_for("Waiting for in-flight")
         words = f"[request id: <id_unknown>] {STOPPING}"
         assert post(child, "net") == (503, {"error": words})
+        assert post(child, "whole") == (503, {"error": f"in ensemble 'whole', {words}"})
         with pytest.raises(grpc.RpcError) as refused:
             call(infer_message("net", {"x": floats([3, 4])}), timeout=20)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -218,7 +218,7 @@ def test_basic_auth_reaches_the_server_as_a_header(repository: Path) -> None:
                 client.get_server_metadata()
             assert refused.value.status() == "403"
             client.register_plugin(tritonclient.http.auth.BasicAuth("me", "secret"))
-            assert client.get_server_metadata()["name"] == "tpx"
+            assert client.get_server_metadata()["name"] == "triton"
             client.unregister_plugin()
             with pytest.raises(InferenceServerException, match="restricted"):
                 client.get_server_metadata()

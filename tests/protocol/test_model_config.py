@@ -195,6 +195,12 @@ def test_the_default_of_every_message_is_printable() -> None:
     assert model_config.to_json(messages.ModelConfig())["max_batch_size"] == 0
 
 
+def test_a_long_text_that_is_nearly_json_is_not_parsed() -> None:
+    text = "{'name': '" + "x" * (1 << 18) + "'}"
+    with pytest.raises(ConfigError, match="Expecting property name"):
+        model_config.from_json(text, lenient=True)
+
+
 def test_a_value_of_an_enumeration_that_is_no_word_is_refused() -> None:
     with pytest.raises(ConfigError, match="KIN>C_PU"):
         model_config.from_json(b'{"instance_group": [{"count": 1, "kind": "KIN>C_PU"}]}')

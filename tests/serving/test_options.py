@@ -23,7 +23,7 @@ def test_defaults_are_tritons() -> None:
     config = ServeConfig()
     assert (config.http.http_port, config.grpc.grpc_port, config.metrics.metrics_port) == (8000, 8001, 8002)
     assert (config.server.id, config.server.exit_timeout_secs, config.http.http_max_input_size) == (
-        "tpx",
+        "triton",
         30,
         67108864,
     )
@@ -102,6 +102,7 @@ SECTIONS = {
     "Metrics",
     "Logging",
     "Tracing",
+    "SageMaker and Vertex AI",
     "Accepted for compatibility",
     "Not supported yet",
 }

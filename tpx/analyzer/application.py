@@ -22,7 +22,7 @@ from tpx.analyzer.variants import CONFIG_FILE, fingerprint, merge
 from tpx.errors import ConfigError, MeasurementError, UsageError
 from tpx.options import nearest
 from tpx.protocol import model_config
-from tpx.protocol.model_config import FieldText, outer_fields
+from tpx.protocol.config_text import FieldText, outer_fields
 
 _MARK = "# Applied by tpx analyze"
 _HEADER = re.compile(rf"{_MARK}: (\S+); before: (\S+); sha256 of what follows: ([0-9a-f]{{64}})\r?\n")

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpx.options import nearest
-
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor
 
@@ -134,8 +132,10 @@ def _iter_message_axes(value: Any, descriptor: Any, path: Path) -> Iterator[Conf
     for key, item in value.items():
         field = descriptor.fields_by_name.get(str(key))
         if field is None:
-            names = descriptor.fields_by_name
-            raise BadField((*path, str(key)), f"ModelConfig has no such field here{nearest(str(key), names)}")
+            from tpx.protocol.config_hints import suggest_field  # late, as above
+
+            meant = suggest_field(descriptor, str(key))
+            raise BadField((*path, str(key)), f"ModelConfig has no such field here{meant}")
         yield from _iter_field_axes(item, field, (*path, field.name))
 
 
@@ -217,7 +217,7 @@ def _iter_map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:
 
 
 def _is_repeated(field: "FieldDescriptor") -> bool:
-    from tpx.protocol.model_config import is_repeated  # late: help needs no protobuf
+    from tpx.protocol.config_text import is_repeated  # late: help needs no protobuf
 
     return is_repeated(field)
 
@@ -226,9 +226,12 @@ def _parse_scalar(value: Any, field: Any, path: Path) -> Any:
     if isinstance(value, list | Mapping) or value is None:
         raise BadField(path, f"expected a single value, got {_describe_value(value)}")
     if field.enum_type is not None:
-        names = field.enum_type.values_by_name
+        names = list(field.enum_type.values_by_name)
         if str(value) not in names and value not in field.enum_type.values_by_number:
-            raise BadField(path, f"expected one of {', '.join(names)}{nearest(str(value), names)}")
+            from tpx.protocol.config_hints import suggest_value  # late, as above
+
+            meant = suggest_value(str(value), names)
+            raise BadField(path, f"expected one of {', '.join(names)}{meant}")
         return value
     kinds = _KINDS[field.cpp_type]
     if field.cpp_type == field.CPPTYPE_STRING:

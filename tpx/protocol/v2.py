@@ -35,8 +35,11 @@ class RequestedOutput:
 class HeldRegion(Protocol):
     """A region of shared memory that requests in flight hold."""
 
-    users: int
-    """Number of these requests."""
+    def hold(self) -> None:
+        """Note that a request begins to use it."""
+
+    def release(self) -> None:
+        """Note that a request has ended."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -535,6 +535,8 @@ class DataPlane:
         # Triton's sequence batcher omits the request id
         of_sequences = model.config.HasField("sequence_batching")
         prefix = "" if of_sequences else f"[request id: {head.request_id or '<id_unknown>'}] "
+        if model.composed_of:
+            prefix = f"in ensemble '{model.name}', {prefix}"
         raise NotReady(
             f"{prefix}Server is stopping, scheduler for model has stopped accepting new inference requests"
         )

@@ -1,6 +1,7 @@
 """The endpoints of a server: HTTP, gRPC, and metrics, with their listeners, limits, and TLS."""
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.browsers import BrowserPolicy
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend, GrpcRelay
+from tpx.serving.frontends.hosted import HostedPaths, sagemaker, vertex_ai
 from tpx.serving.frontends.http import HttpAccess, HttpFrontend, HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.options import ServeConfig, ServiceAddress
@@ -110,7 +112,7 @@ class Endpoints:
             )
             return grpc_connections(listener, grpc_limits(config), frontend.methods(), self._inflater)
 
-        def connect_http(listener: Listener) -> _Connections:
+        def connect_http(listener: Listener, hosted: HostedPaths | None = None) -> _Connections:
             frontend = HttpFrontend(
                 self._plane,
                 http.http_max_input_size,
@@ -118,6 +120,7 @@ class Endpoints:
                 access=HttpAccess(restrictions=restricted_http, pages=pages(http.http_address)),
                 forwarding=forwarded_http,
                 relay=self._relay,
+                hosted=hosted,
             )
             limits = http_limits(config, max_body_bytes=http.http_max_input_size)
             return http_connections(listener, limits, frontend.serve, frontend.judge)
@@ -135,9 +138,18 @@ class Endpoints:
             elif where.flag == "http":
                 tls = http_tls(config)
                 services.append(_Service(where=where, tls=tls, connect=connect_http, observe=access.http))
+            elif where.hosted:
+                connect = partial(connect_http, hosted=self._hosted_paths(where))
+                services.append(_Service(where=where, connect=connect, observe=access.http))
             elif metrics is not None:
                 services.append(_Service(where=where, connect=connect_metrics, observe=access.http))
         return services
+
+    def _hosted_paths(self, where: ServiceAddress) -> HostedPaths:
+        """Return the paths of a platform. Raises UsageError."""
+        if where.flag == "sagemaker":
+            return sagemaker(os.environ)
+        return vertex_ai(os.environ, self._config.hosting.vertex_ai_default_model)
 
     async def probe(self) -> None:
         """Bind and release every port, before models load. Raises UsageError for a port in use."""
@@ -284,11 +296,31 @@ def grpc_limits(config: ServeConfig) -> GrpcLimits:
     )
 
 
+_NAMES = {
+    "http": "HTTP",
+    "grpc": "GRPC",
+    "metrics": "metrics",
+    "sagemaker": "Sagemaker",
+    "vertex-ai": "Vertex AI",
+}
+
+
 def check_ports(config: ServeConfig) -> None:
-    """Raise UsageError if two endpoints have the same port."""
+    """Raise UsageError if two endpoints have the same port, or one that a platform does not allow."""
+    hosting = config.hosting
+    hosted = [service for service in config.services if service.hosted]
+    if hosted and config.server.frontends:
+        raise UsageError(f"{hosted[0].name} needs --frontends 0")
+    low, _, high = hosting.sagemaker_safe_port_range.partition("-")
+    for service in config.services if high and hosting.allow_sagemaker else ():
+        if service.flag != "sagemaker" and not int(low) <= service.port <= int(high):
+            raise UsageError(
+                f"The port {service.port} of {service.name} is not in the range {low}-{high} of "
+                "--sagemaker-safe-port-range"
+            )
     seen: dict[tuple[str, int], str] = {}
     services = {service.flag: service for service in config.services if service.port}
-    for flag, name in (("http", "HTTP"), ("grpc", "GRPC"), ("metrics", "metrics")):
+    for flag, name in _NAMES.items():
         if flag not in services:
             continue
         address, port = services[flag].address, services[flag].port

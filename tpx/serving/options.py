@@ -27,9 +27,7 @@ def _parse_verbosity(text: str) -> int:
 class ServerLimitsSpec:
     """Limits on the connections of all endpoints and on memory, and the shutdown of the server."""
 
-    id: str = option(
-        "tpx", "server name in its metadata; `triton` for clients that look for it", "--server-name"
-    )
+    id: str = option("triton", "server name in its metadata, which some clients check")
     drain_secs: int = option(
         0,
         "seconds after a stop signal during which the server reports not ready but still serves, so that "
@@ -331,6 +329,38 @@ def _validate_port_range(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostingSpec:
+    """Endpoints that Amazon SageMaker and Google's Vertex AI call."""
+
+    allow_sagemaker: bool = option(False, "serve SageMaker's /ping and /invocations on all addresses")
+    sagemaker_port: int = option(8080, "port; 0 = choose a free one", minimum=0, maximum=65535)
+    sagemaker_safe_port_range: str = option(
+        "", "allowed ports of the other endpoints", metavar="LOW-HIGH", parse=_validate_port_range
+    )
+    allow_vertex_ai: bool | None = option(
+        None,
+        "serve AIP_HEALTH_ROUTE and AIP_PREDICT_ROUTE on all addresses (default: if AIP_MODE is PREDICTION)",
+    )
+    vertex_ai_port: int | None = option(
+        None, "port (default: AIP_HTTP_PORT or 8080)", minimum=0, maximum=65535
+    )
+    vertex_ai_default_model: str = option("", "model of AIP_PREDICT_ROUTE (default: the only one)")
+
+    @property
+    def serves_vertex_ai(self) -> bool:
+        if self.allow_vertex_ai is None:
+            return os.environ.get("AIP_MODE") == "PREDICTION"
+        return self.allow_vertex_ai
+
+    @property
+    def vertex_ai_port_or_default(self) -> int:
+        if self.vertex_ai_port is not None:
+            return self.vertex_ai_port
+        given = os.environ.get("AIP_HTTP_PORT", "8080")
+        return int(given) if given.isdecimal() else 8080
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompatibilitySpec:
     """Options of tritonserver that have no effect in tpx: each is accepted with one warning."""
 
@@ -371,16 +401,8 @@ class CompatibilitySpec:
     host_policy: tuple[str, ...] = option(
         (), "threads may run on any core", metavar="POLICY,SETTING=VALUE", parse=_validate_setting, inert=True
     )
-    allow_sagemaker: bool = option(False, "there is no SageMaker endpoint", inert=True)
-    sagemaker_port: int = option(8080, "there is no SageMaker endpoint", minimum=0, maximum=65535, inert=True)
-    sagemaker_safe_port_range: str = option(
-        "", "there is no SageMaker endpoint", metavar="LOW-HIGH", parse=_validate_port_range, inert=True
-    )
-    sagemaker_thread_count: int = option(8, "there is no SageMaker endpoint", minimum=1, inert=True)
-    allow_vertex_ai: bool = option(False, "there is no Vertex AI endpoint", inert=True)
-    vertex_ai_port: int = option(8080, "there is no Vertex AI endpoint", minimum=0, maximum=65535, inert=True)
-    vertex_ai_thread_count: int = option(8, "there is no Vertex AI endpoint", minimum=1, inert=True)
-    vertex_ai_default_model: str = option("", "there is no Vertex AI endpoint", inert=True)
+    sagemaker_thread_count: int = option(8, "one event loop serves all connections", minimum=1, inert=True)
+    vertex_ai_thread_count: int = option(8, "one event loop serves all connections", minimum=1, inert=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,11 +416,16 @@ class ServiceAddress:
     port: int
     reuse_port: bool = False
 
+    @property
+    def hosted(self) -> bool:
+        """True if a platform calls it."""
+        return self.flag in ("sagemaker", "vertex-ai")
+
     def in_use(self, error: OSError) -> UsageError:
         """Return the error to raise if the port cannot be bound."""
         return UsageError(
             f"Socket '{self.address}:{self.port}' already in use or not available: {error.strerror} "
-            f"(choose another with --{self.flag}-port or --{self.flag}-address)"
+            f"(choose another with --{self.flag}-port{'' if self.hosted else f' or --{self.flag}-address'})"
         )
 
 
@@ -413,6 +440,7 @@ class ServeConfig:
     metrics: MetricsEndpointSpec = group(MetricsEndpointSpec, "Metrics")
     logging: LoggingSpec = group(LoggingSpec, "Logging")
     tracing: TracingSpec = group(TracingSpec, "Tracing")
+    hosting: HostingSpec = group(HostingSpec, "SageMaker and Vertex AI")
     compatibility: CompatibilitySpec = group(CompatibilitySpec, "Accepted for compatibility")
 
     @property
@@ -425,11 +453,25 @@ class ServeConfig:
     @property
     def services(self) -> list[ServiceAddress]:
         """The enabled services."""
-        http, grpc, metrics = self.http, self.grpc, self.metrics
+        http, grpc, metrics, hosting = self.http, self.grpc, self.metrics, self.hosting
         services = (
             (grpc.allow_grpc, "grpc", "GRPCInferenceService", grpc.grpc_address, grpc.grpc_port),
             (http.allow_http, "http", "HTTPService", http.http_address, http.http_port),
             (metrics.allow_metrics, "metrics", "Metrics Service", self.metrics_host, metrics.metrics_port),
+            (
+                hosting.allow_sagemaker,
+                "sagemaker",
+                "Sagemaker HTTPService",
+                "0.0.0.0",
+                hosting.sagemaker_port,
+            ),
+            (
+                hosting.serves_vertex_ai,
+                "vertex-ai",
+                "Vertex AI HTTPService",
+                "0.0.0.0",
+                hosting.vertex_ai_port_or_default,
+            ),
         )
         shared = {"http": http.reuse_http_port, "grpc": grpc.reuse_grpc_port}
         return [

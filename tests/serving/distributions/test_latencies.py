@@ -41,15 +41,9 @@ def test_nothing_is_kept_unless_it_is_asked_for() -> None:
     assert latencies_of(config_of(), LatencySettings()) is None
 
 
-def test_a_plain_model_has_neither_cache_nor_first_responses() -> None:
+def test_a_plain_model_has_no_series_of_a_cache() -> None:
     names = {family.name for family in (*SUMMARIES, *HISTOGRAMS) if "cache" not in family.name}
-    assert set(kept(config_of()).by_family) == names - {FIRST}
-
-
-def test_a_decoupled_model_has_first_responses() -> None:
-    config = config_of()
-    config.model_transaction_policy.decoupled = True
-    assert FIRST in kept(config).by_family
+    assert set(kept(config_of()).by_family) == names
 
 
 def test_a_model_with_a_cache_has_its_two_kinds_of_requests_apart() -> None:
@@ -68,12 +62,31 @@ def test_each_phase_of_each_request_is_observed() -> None:
     latencies.executed(batch, 7_000)
     totals = {name: (each.count, each.total_ns) for name, each in latencies.by_family.items()}
     assert totals == {
+        FIRST: (2, 6_000 + 5_000),
         REQUEST: (2, 6_000 + 5_000),
         "nv_inference_queue_duration_histogram_us": (2, 4_000 + 3_000),
         "nv_inference_compute_input_duration_histogram_us": (2, 200),
         "nv_inference_compute_infer_duration_histogram_us": (2, 2_000),
         "nv_inference_compute_output_duration_histogram_us": (2, 600),
     }
+
+
+def test_a_first_response_counts_apart_from_its_request_if_more_may_follow() -> None:
+    config = config_of()
+    config.model_transaction_policy.decoupled = True
+    latencies = kept(config, LatencySettings(histogram_latencies=True))
+    latencies.executed(Batch([request_of(1_000)]), 7_000)
+    latencies.observe("first_response", 3_000, 4_000)
+    assert latencies.by_family[FIRST].total_ns == 3_000
+
+
+def test_the_response_from_a_cache_is_a_first_response() -> None:
+    config = config_of()
+    config.response_cache.enable = True
+    latencies = kept(config, LatencySettings(histogram_latencies=True))
+    latencies.observe("cache_hit", 3_000, 4_000)
+    latencies.executed(Batch([request_of(1_000)]), 7_000)
+    assert latencies.by_family[FIRST].total_ns == 3_000 + 6_000
 
 
 def test_a_phase_that_is_not_kept_may_be_observed() -> None:

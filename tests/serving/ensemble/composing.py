@@ -93,12 +93,12 @@ class Composing:
         if self.decoupled:
             self.end(request)
 
-    def give(self, request: InferRequest, row: Sequence[float]) -> None:
+    def give(self, request: InferRequest, row: Sequence[float], *, final: bool = False) -> None:
         """One response."""
         tensor = Tensor.from_numpy(self._gives, np.array(row, np.float32))
         self.made.append(tensor)
         response = InferResponse([tensor] if self._gives else [])
-        response.final = not self.decoupled
+        response.final = final or not self.decoupled
         response.parameters = self.says.pop(0) if self.says else None
         request.reply(request, response)
 

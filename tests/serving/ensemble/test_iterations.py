@@ -4,6 +4,7 @@ import asyncio
 
 from tests.serving.ensemble.composing import CHAIN, FORK, Client, Composing, plus, twice
 from tests.serving.virtual_time import run
+from tpx.errors import Cancelled
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.request import InferRequest
 
@@ -12,8 +13,8 @@ def test_a_decoupled_step_makes_the_ensemble_decoupled() -> None:
     each = Composing("plus", lambda row: [[value] for value in row], decoupled=True)
     client = Client(CHAIN, each, Composing("twice", twice))
     client.send([1, 2, 3])
-    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
-    assert [response.final for response in client.responses] == [False, False, False, True]
+    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}]
+    assert [response.final for response in client.responses] == [False, False, True]
 
 
 def test_answers_of_a_decoupled_ensemble_keep_their_order_whatever_step_is_faster() -> None:
@@ -26,21 +27,35 @@ def test_answers_of_a_decoupled_ensemble_keep_their_order_whatever_step_is_faste
     second.answer(1)
     assert not client.responses
     second.answer(0)
-    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
+    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}]
+
+
+def test_the_last_response_with_data_is_final_if_no_step_is_in_flight() -> None:
+    each = Composing("plus", plus, decoupled=True, late=True)
+    second = Composing("twice", twice, late=True)
+    client = Client(CHAIN, each, second)
+    client.send([1])
+    request = each.waiting[0]
+    each.give(request, [1.0])
+    second.answer()  # more may come
+    each.give(request, [2.0], final=True)
+    second.answer()
+    assert client.rows() == [{"out": [2.0]}, {"out": [4.0]}]
+    assert [response.final for response in client.responses] == [False, True]
+    assert client.ensemble.in_flight == 0
 
 
 def test_only_so_many_requests_of_a_step_are_under_way() -> None:
     each = Composing("plus", lambda row: [[value] for value in row], decoupled=True)
     second = Composing("twice", twice, late=True)
-    limited = CHAIN.replace("ensemble_scheduling {", "ensemble_scheduling { max_inflight_requests: 2")
-    client = Client(limited, each, second)
+    client = Client(limited_to(2), each, second)
     client.send([1, 2, 3])
     assert len(second.waiting) == 2
     second.answer()
     assert len(second.waiting) == 2
     second.answer()
     second.answer()
-    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
+    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}]
 
 
 def test_no_response_of_a_decoupled_model_is_an_empty_answer() -> None:
@@ -74,8 +89,8 @@ def test_an_ensemble_with_a_decoupled_branch_that_nobody_wants_answers_once() ->
     models = [Composing("plus", plus), Composing("twice", twice, decoupled=True), Composing("same")]
     client = Client(FORK, *models)
     client.send([1], ["b"])
-    assert client.rows() == [{"b": [2]}, {}]
-    assert [response.final for response in client.responses] == [False, True]
+    assert client.rows() == [{"b": [2]}]
+    assert client.responses[0].final
 
 
 def test_what_comes_once_is_used_for_each_iteration() -> None:
@@ -86,15 +101,14 @@ def test_what_comes_once_is_used_for_each_iteration() -> None:
     ]
     client = Client(FORK, *models)
     client.send([1])
-    assert client.rows() == [{"a": [4], "b": [2]}, {"a": [6], "b": [2]}, {}]
+    assert client.rows() == [{"a": [4], "b": [2]}, {"a": [6], "b": [2]}]
 
 
 def test_a_decoupled_model_is_held_back_while_the_steps_behind_it_are_busy() -> None:
     async def scene() -> None:
         each = Composing("plus", plus, decoupled=True, late=True)
         second = Composing("twice", twice, late=True)
-        limited = CHAIN.replace("ensemble_scheduling {", "ensemble_scheduling { max_inflight_requests: 2")
-        client = Client(limited, each, second)
+        client = Client(limited_to(2), each, second)
         client.send([1])
         request = each.waiting[0]
         held = []
@@ -115,12 +129,49 @@ def test_a_decoupled_model_is_held_back_while_the_steps_behind_it_are_busy() -> 
     asyncio.run(scene())
 
 
+def test_the_limit_is_for_each_request_alone_and_a_cancelled_one_leaves_nothing_behind() -> None:
+    async def scene() -> None:
+        each = Composing("plus", plus, decoupled=True, late=True)
+        second = Composing("twice", twice, late=True)
+        client = Client(limited_to(2), each, second)
+        sent = [client.send([1]), client.send([2])]
+        first, other = each.waiting
+        for request in (first, first, other, first, first):
+            each.give(request, [1.0])
+        assert len(second.waiting) == 3
+        assert [stalled(first), stalled(other)] == [True, False]
+        sent[0].cancel()
+        assert [request.cancelled for request in (first, *second.waiting)] == [True, True, True, False]
+        while second.waiting:
+            second.answer()
+        each.end(first)
+        each.give(other, [5.0], final=True)
+        second.answer()
+        [refused] = [response.error for response in client.responses if response.error is not None]
+        assert isinstance(refused, Cancelled)
+        assert client.ensemble.in_flight == 0
+        # one after the other: each has the whole limit
+        each.waiting.clear()
+        for _ in range(2):
+            client.send([1])
+            request = each.waiting.pop()
+            for _ in range(3):
+                each.give(request, [1.0])
+            assert len(second.waiting) == 2
+            assert not stalled(request)
+            while second.waiting:
+                second.answer()
+            each.end(request)
+        assert client.ensemble.in_flight == 0
+
+    asyncio.run(scene())
+
+
 def test_a_decoupled_model_is_not_held_back_for_ever() -> None:
     async def scene() -> None:
         each = Composing("plus", plus, decoupled=True, late=True)
         second = Composing("twice", twice, late=True)
-        limited = CHAIN.replace("ensemble_scheduling {", "ensemble_scheduling { max_inflight_requests: 1")
-        client = Client(limited, each, second)
+        client = Client(limited_to(1), each, second)
         client.send([1])
         request = each.waiting[0]
         for _ in range(3):
@@ -135,7 +186,7 @@ def test_a_decoupled_model_is_not_held_back_for_ever() -> None:
         each.end(request)
         while second.waiting:
             second.answer()
-        assert len(client.rows()) == 4
+        assert len(client.rows()) == 3
 
     run(scene)
 
@@ -148,6 +199,11 @@ def test_a_client_that_does_not_read_holds_back_the_decoupled_step() -> None:
     assert stalled(each.waiting[0])
     sent.stall(False)
     assert not stalled(each.waiting[0])
+
+
+def limited_to(most: int) -> str:
+    """CHAIN with a limit."""
+    return CHAIN.replace("ensemble_scheduling {", f"ensemble_scheduling {{ max_inflight_requests: {most}")
 
 
 def stalled(request: InferRequest) -> bool:

@@ -103,12 +103,11 @@ def test_each_iteration_has_the_sequence_of_its_response() -> None:
         second.answer(len(second.waiting) - 1)
     assert [heard["sequence_id"] for heard in second.heard] == [1, 7, 3]
     assert [heard["sequence_id"] for heard in third.heard] == [1, 7, 3]
-    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}, {}]
+    assert client.rows() == [{"out": [2]}, {"out": [4]}, {"out": [6]}]
     assert [response.parameters for response in client.responses] == [
         {"sequence_id": 1, **OFF, "sequence_start": True},
         {"sequence_id": 7, **OFF},
         {"sequence_id": 3, **OFF, "sequence_end": True},
-        None,
     ]
 
 

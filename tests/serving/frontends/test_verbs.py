@@ -38,7 +38,7 @@ def test_a_server_and_the_models_that_it_has_are_ready(transport: Transport) -> 
 
 def test_server_metadata(transport: Transport) -> None:
     assert list(transport.call("ServerMetadata").items()) == [
-        ("name", "tpx"),
+        ("name", "triton"),
         ("version", __version__),
         ("extensions", EXTENSIONS),
     ]

@@ -103,6 +103,13 @@ def test_the_name_of_the_model_may_tell_its_backend(tmp_path: Path) -> None:
     [
         ("platform: 'caffe'", "unexpected platform type 'caffe' for net"),
         (
+            "platform: 'python'",
+            "unexpected platform type 'python' for net: it is the name of a backend: write "
+            'backend: "python" instead',
+        ),
+        ("platform: 'torch'", "unexpected platform type 'torch' for net: its platform is 'pytorch_libtorch'"),
+        ("platform: 'ONNX'", "unexpected platform type 'ONNX' for net: its platform is 'onnxruntime_onnx'"),
+        (
             "platform: 'onnxruntime'",
             "unexpected platform type 'onnxruntime' for net: it is the name of a backend, whose platform is "
             "'onnxruntime_onnx'",

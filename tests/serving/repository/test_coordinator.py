@@ -212,6 +212,22 @@ def test_a_configuration_of_a_request_holds_until_the_files_change_or_the_model_
     play(scene)
 
 
+def test_a_configuration_of_a_request_holds_after_a_load_whose_versions_failed(tmp_path: Path) -> None:
+    override = json.dumps({"max_batch_size": 3, "version_policy": {"specific": {"versions": [1]}}})
+
+    async def scene() -> None:
+        write(tmp_path, 2)
+        write(tmp_path, 5, version=2).write_bytes(b"broken")
+        (tmp_path / "net" / "config.pbtxt").write_text(ALL)
+        async with controlled(tmp_path) as it:
+            assert "version 2 is at UNAVAILABLE state" in await it.refusal(it.load())
+            await it.load(config=override)
+            await it.load()
+            assert it.repository.get("net").config.max_batch_size == 3
+
+    play(scene)
+
+
 def test_a_configuration_of_another_model_is_refused_and_what_serves_goes_on(tmp_path: Path) -> None:
     async def scene() -> None:
         write(tmp_path, 2)

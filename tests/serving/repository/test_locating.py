@@ -6,7 +6,6 @@ import pytest
 
 from tests.serving.onnx_files import write_model
 from tests.serving.repository.controlled import controlled, play
-from tpx.protocol.model_config import all_parts, field_at, locate, read_parts
 
 IO = """input [
   { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
@@ -57,10 +56,59 @@ def test_what_cannot_be_parsed_is_told_with_line_and_field(
     assert hint in why
 
 
+WARMUP = (
+    "model_warmup { name: 'dynamic_batching' batch_size: %s\n"
+    " inputs { key: 'x' value { data_type: TYPE_FP32\n  %s } } }\n"
+)
+TWICE = [
+    (
+        "parameters { key: 'a' value { string_value: '1' } }\n"
+        "parameters { key: 'b' value { string_value: '1' } }\n"
+        "parameters [ {\n key: 'a' value { string_value: '2' } } ]",
+        3,
+        "parameters",
+        "a",
+        1,
+    ),
+    (
+        "dynamic_batching { priority_queue_policy { key: 1 value { } }\n priority_queue_policy { key: 1 } }",
+        2,
+        "priority_queue_policy",
+        "1",
+        1,
+    ),
+    (
+        "metric_tags { key: 'a' 'b' value: 'x' }\nmetric_tags { key: 'ab' value: 'y' }",
+        2,
+        "metric_tags",
+        "ab",
+        1,
+    ),
+    (
+        "platform: 'ensemble' ensemble_scheduling { step { model_name: 'm' } step { model_name: 'm'\n"
+        " input_map { key: 'x' value: 'x' }\n input_map { key: 'x' value: 'y' } } }",
+        3,
+        "input_map",
+        "x",
+        2,
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "field", "key", "first"), TWICE)
+def test_a_key_given_twice_is_refused_with_both_lines(
+    tmp_path: Path, text: str, line: int, field: str, key: str, first: int
+) -> None:
+    file = tmp_path / "net" / "config.pbtxt"
+    assert f"{file}:{line}: {field} has the key '{key}' twice, first in line {first}" in reason(
+        tmp_path, text
+    )
+
+
 INVALID = [
     ("max_batch_size: -1\n", 1, "max_batch_size"),
     (IO.replace("dims: [ 2 ] }\n]\noutput", "dims: [ 0 ] }\n]\noutput"), 2, "input[0].dims"),
-    (IO.replace("data_type: TYPE_FP32 ", "", 1), 2, "input[0]"),
+    (IO.replace("data_type: TYPE_FP32 ", "", 1) + "max_batch_size: 0", 2, "input[0]"),
     (
         "\n" + IO.replace('"y" data_type: TYPE_FP32', '"y"\n data_type: TYPE_INVALID'),
         7,
@@ -70,12 +118,12 @@ INVALID = [
     (
         "\n\ninstance_group [ { count: 1 },\n { name: 'b'\n  kind: KIND_CPU gpus: [ 0 ] } ]",
         5,
-        "instance_group[1]",
+        "instance_group[1].gpus",
     ),
     (
         IO + "\ndynamic_batching {\n  preferred_batch_size: [ 0 ]\n}\nmax_batch_size: 8",
         9,
-        "preferred_batch_size",
+        "dynamic_batching.preferred_batch_size",
     ),
     ("max_batch_size: 8\n" + IO.replace("dims: [ 2 ]", "dims: [ 3 ]", 1), 3, "input[0].dims"),
     ("backend: 'onnxruntime'\nplatform: 'pytorch_libtorch'", 2, "platform"),
@@ -90,15 +138,75 @@ INVALID = [
         2,
         "dynamic_batching.preserve_ordering",
     ),
+    # what the message mentions is elsewhere, too
+    (
+        "max_batch_size: 8\n"
+        + WARMUP % ("1", "dims: [ 2 ] zero_data: true")
+        + "dynamic_batching {\n  preferred_batch_size: [ 9 ] }",
+        6,
+        "dynamic_batching.preferred_batch_size",
+    ),
+    ("max_batch_size: 8\n" + WARMUP % ("9", "dims: [ 2 ] zero_data: true"), 2, "model_warmup[0].batch_size"),
+    (
+        "max_batch_size: 8\n" + WARMUP % ("1", "dims: [ -1 ] zero_data: true"),
+        4,
+        "model_warmup[0].inputs[x].dims",
+    ),
+    ("max_batch_size: 8\n" + WARMUP % ("1", "dims: [ 2 ]"), 3, "model_warmup[0].inputs[x]"),
+    (
+        "platform: 'ensemble' ensemble_scheduling { step { model_name: 'other'\n"
+        " input_map { key: 'x' value: 'x' } output_map { key: 'y' value: 'y' } } }\nname: 'other'\n" + IO,
+        3,
+        "name",
+    ),
+    (
+        "platform: 'ensemble' ensemble_scheduling { step {\n model_name: 'part'\n"
+        " input_map { key: 'x' value: 'x' }\noutput_map { key: 'y' value: 'y' }\n"
+        " output_map { key: 'z' value: 'unused' } } }\n" + IO,
+        5,
+        "ensemble_scheduling.step[0].output_map[z]",
+    ),
+    (
+        "platform: 'ensemble' ensemble_scheduling {\n step { input_map { key: 'x' value: 'x' } } }\n" + IO,
+        2,
+        "ensemble_scheduling.step[0]",
+    ),
+    (
+        "parameters { key: 'inter_op_thread_count' value { string_value: '1' } }\n"
+        "parameters { key: 'intra_op_thread_count' value {\n string_value: 'many' } }",
+        2,
+        "parameters[intra_op_thread_count]",
+    ),
+    (
+        "max_batch_size: 4 dynamic_batching { priority_levels: 2 default_priority_level: 1\n"
+        " priority_queue_policy { key: 1 value { timeout_action: DELAY } }\n"
+        " priority_queue_policy { key: 3 value { timeout_action: DELAY } } }",
+        3,
+        "dynamic_batching.priority_queue_policy[3]",
+    ),
+    (
+        "max_batch_size: 4 sequence_batching { control_input { name: 'START'\n"
+        " control { kind: CONTROL_SEQUENCE_START\n int32_false_true: [ 0, 1, 2 ] } } }",
+        3,
+        "sequence_batching.control_input[0].control[0].int32_false_true",
+    ),
+    (
+        "\nparameters { key: 'TRITON_BATCH_STRATEGY_PATH' value { string_value: 'x.so' } }",
+        2,
+        "parameters[TRITON_BATCH_STRATEGY_PATH]",
+    ),
+    (
+        "model_metrics { metric_control { metric_identifier { family: 'f' } histogram_options {\n"
+        " buckets: [ 2, 1 ] } } }",
+        2,
+        "model_metrics.metric_control[0].histogram_options.buckets",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "line", "path"), INVALID)
 def test_what_is_wrong_is_told_with_line_and_field(tmp_path: Path, text: str, line: int, path: str) -> None:
-    why = reason(tmp_path, text)
-    file = tmp_path / "net" / "config.pbtxt"
-    assert f"({file}:{line}: " in why, why
-    assert path in why.rpartition("(")[2]
+    assert f"({tmp_path / 'net' / 'config.pbtxt'}:{line}: {path})" in reason(tmp_path, text)
 
 
 def reason(repository: Path, text: str) -> str:
@@ -131,32 +239,12 @@ def _why(repository: Path) -> str:
     return found[0]
 
 
-def test_parts_of_a_text_have_paths_and_places() -> None:
-    text = (
-        "# a comment with { braces\nname: 'a}b'\n"
-        "input [ { name: \"x\" dims: [ 1, 2 ] },\n{ name: 'y' } ]; backend: 'o'"
-    )
-    parts = [(part.path, part.line) for part in all_parts(read_parts(text))]
-    assert parts == [
-        ("name", 2),
-        ("input[0]", 3),
-        ("input[0].name", 3),
-        ("input[0].dims", 3),
-        ("input[0].dims", 3),
-        ("input[1]", 4),
-        ("input[1].name", 4),
-        ("backend", 4),
-    ]
-    assert field_at(text, 3, 23) == "input[0].dims"
+def test_a_configuration_of_a_request_has_the_field_alone(tmp_path: Path) -> None:
+    write_model(tmp_path, "net")
 
+    async def scene() -> None:
+        async with controlled(tmp_path) as it:
+            why = await it.refusal(it.load(config='{"input": [{"name": "x", "dims": [0]}]}'))
+            assert why.rstrip(";\n").endswith("for net (in input[0].dims)")
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "}}}", "[[[", "a: [", "a { b", "'", "a" * 5000, "a {" * 3000, "\0"]
-)
-def test_what_is_no_configuration_does_no_harm(text: str) -> None:
-    read_parts(text)
-    assert locate(text, "model input 'x' of 'net' must specify 'dims'") is None
-
-
-def test_a_long_text_is_left_to_the_parser() -> None:
-    assert read_parts("a: 1 " * (1 << 18)) == []
+    play(scene)

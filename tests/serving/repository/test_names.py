@@ -8,7 +8,7 @@ from tests.serving.onnx_files import write_model
 from tests.serving.repository.controlled import controlled, play
 
 
-@pytest.mark.parametrize("name", ["..", "../etc", "a/b", " ..", "/", "a..b"])
+@pytest.mark.parametrize("name", ["..", "../etc", "a/b", " ..", "/"])
 def test_a_name_that_is_a_path_is_refused(tmp_path: Path, name: str) -> None:
     async def scene() -> None:
         async with controlled(tmp_path) as it:
@@ -32,12 +32,22 @@ def test_no_name_is_refused(tmp_path: Path, name: str) -> None:
     play(scene)
 
 
+@pytest.mark.parametrize("name", ["...", "a..b", "..a", ".hidden"])
+def test_a_name_of_dots_is_a_name_like_any_other_to_clients_that_know_it(tmp_path: Path, name: str) -> None:
+    write_model(tmp_path, name)
+
+    async def scene() -> None:
+        async with controlled(tmp_path) as it:
+            await it.load(name)
+            assert it.repository.is_ready(name)
+
+    play(scene)
+
+
 @pytest.mark.parametrize(
-    "name", ["$(touch x)", "; rm -rf .", "a\nb", "x" * 300, "a\0b", "\ud800", ".hidden", "~", "*"]
+    "name", ["$(touch x)", "; rm -rf .", "a\nb", "x" * 300, "a\0b", "\ud800", ".", "~", "*"]
 )
 def test_a_name_that_no_model_has_is_not_found(tmp_path: Path, name: str) -> None:
-    write_model(tmp_path, ".hidden")
-
     async def scene() -> None:
         async with controlled(tmp_path) as it:
             for _ in range(2):

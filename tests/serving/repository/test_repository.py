@@ -99,12 +99,15 @@ def test_by_default_the_latest_version_is_served(tmp_path: Path) -> None:
 def test_what_is_not_there_is_told_in_tritons_words(tmp_path: Path) -> None:
     write_model(tmp_path, "net")
     write_model(tmp_path, "broken", config="input [{ name: 'x' dims: [ 0 ] }]")
+    write_model(tmp_path, "wrong", config="max_batch_size: -1")
 
     def look(repository: ModelRepository) -> None:
         for name, version, kind, message in [
             ("nobody", "", NotFound, "Request for unknown model: 'nobody' is not found"),
             ("nobody", "3", NotFound, "Request for unknown model: 'nobody' is not found"),
             ("net", "3", NotFound, "Request for unknown model: 'net' version 3 is not found"),
+            ("wrong", "", NotFound, "Request for unknown model: 'wrong' is not found"),
+            ("wrong", "1", NotFound, "Request for unknown model: 'wrong' is not found"),
             ("broken", "", NotFound, "Request for unknown model: 'broken' has no available versions"),
             ("broken", "1", NotReady, "Request for unknown model: 'broken' version 1 is not at ready state"),
         ]:
@@ -113,7 +116,7 @@ def test_what_is_not_there_is_told_in_tritons_words(tmp_path: Path) -> None:
             assert error.message == message
             assert not repository.is_ready(name, version)
         assert not repository.all_ready()
-        assert repository.failures() == ["broken"]
+        assert repository.failures() == ["broken", "wrong"]
 
     loaded(tmp_path, look)
 
@@ -168,7 +171,7 @@ def test_a_model_that_fails_does_not_keep_others_from_loading(tmp_path: Path) ->
     assert words["bad-config:0"].startswith(f"Invalid argument: {tmp_path}/bad-config/config.pbtxt:1:1 : ")
     assert words["other-name:0"] == (
         "Invalid argument: unexpected directory name 'other-name' for model 'x', directory name must equal "
-        "model name"
+        f"model name ({tmp_path}/other-name/config.pbtxt:1: name)"
     )
     assert words["negative:0"] == (
         "Invalid argument: 'max_batch_size' must be non-negative value for negative "

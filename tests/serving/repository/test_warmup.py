@@ -83,6 +83,7 @@ def test_a_sample_of_batch_size_zero_is_skipped(tmp_path: Path) -> None:
         (sample("zero_data: true", count=4_000_000_000), "its count is 4000000000, it may be 10000"),
         (sample("zero_data: true", batch_size=9), "batch size 9 is more than max_batch_size 8"),
         (sample("input_data_file: 'none'"), "No such file or directory"),
+        (sample(""), "warmup setting expects input 'x' to have input_data_type set"),
         (sample("input_data_file: '../config.pbtxt'"), "it must name a file below it"),
     ],
 )

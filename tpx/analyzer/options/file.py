@@ -22,6 +22,20 @@ FREE_TO_DIFFER = frozenset(
     }
 )
 """Options that do not affect what is searched or measured, which a resumed run may therefore change."""
+FORMER: Mapping[str, str] = {
+    "analysis_models": "profile_models",
+    "export": "export_path",
+    "log_level": "verbose",
+    "max_retries": "client_max_retries",
+    "model_names": "profile_models",
+    "no_perf_output": "perf_output",
+    "perf_measurement_window": "measurement_interval",
+    "run_config_search_max_preferred_batch_size": "preferred_batch_size below model_config_parameters",
+    "run_config_search_preferred_batch_size_disable": "preferred_batch_size below model_config_parameters",
+    "top_n_configs": "num_configs_per_model",
+    "triton_version": "triton_docker_image",
+}
+"""Keys of Model Analyzer's first releases, and what replaced them."""
 MODELS_SHOWN = 20
 """Maximum number of model names that an error lists."""
 
@@ -83,7 +97,11 @@ def given_in_file(config: type, path: Path | None, ignored: Collection[str] = ()
         return {}
     found: dict[str, Any] = {}
     for key, value in read_yaml(path).items():
-        if str(key).replace("-", "_") not in ignored:
+        name = str(key).replace("-", "_")
+        if name in FORMER:
+            fault = f"{path}: '{key}' is of an old Model Analyzer: '{FORMER[name]}' replaced it"
+            raise _add_line_number(UsageError(fault), path, str(key))
+        if name not in ignored:
             try:
                 found |= given_in_mapping(config, {key: value}, source=str(path))
             except UsageError as exc:

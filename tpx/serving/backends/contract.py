@@ -58,13 +58,16 @@ class InstanceSpec:
 
 
 def inside(directory: Path, name: str, field: str) -> Path:
-    """Return the path below `directory` of the file `name`, given in the configuration's `field`.
+    """Return the path below `directory` of the file `name`, given at the path `field` of the configuration.
 
     Raises ConfigError if the name leads out of `directory`. Symbolic links may do so: the owner of the
     repository creates them.
     """
     if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ConfigError(f"{field} '{name}' is outside '{directory}': it must name a file below it")
+        what = field.rpartition(".")[2]
+        raise ConfigError(
+            f"{what} '{name}' is outside '{directory}': it must name a file below it", field=field
+        )
     return directory / name
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from tpx.errors import ConfigError, InvalidRequest
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
-from tpx.protocol.model_config import TensorConfig
+from tpx.protocol.model_config import TensorConfig, path_of
 from tpx.protocol.tensors import Array
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -53,11 +53,12 @@ def complete_tensors(
         (config.output, {tensor.name: tensor for tensor in outputs if tensor.name not in taken}),
     )
     max_batch_size = config.max_batch_size or possible
-    hint = _infer_batching(config.name, sections)
+    hint = _infer_batching(config, sections)
     if hint and not max_batch_size:
         raise ConfigError(
             f"autofill failed for model '{config.name}': model tensor shape configuration hints for dynamic "
-            "batching but the underlying engine doesn't support batching."
+            "batching but the underlying engine doesn't support batching.",
+            field="max_batch_size",
         )
     fill_batching(config, 0 if hint is False else max_batch_size)
     for items, tensors in sections:
@@ -84,7 +85,7 @@ _Items: TypeAlias = (
 _Sections: TypeAlias = "Sequence[tuple[_Items, Mapping[str, ModelTensor]]]"
 
 
-def _infer_batching(model: str, sections: "_Sections") -> bool | None:
+def _infer_batching(config: ModelConfig, sections: "_Sections") -> bool | None:
     """Return whether the configured dims omit the first dimension of the model; None if they give no hint."""
     hint: bool | None = None
     for items, tensors in sections:
@@ -97,8 +98,9 @@ def _infer_batching(model: str, sections: "_Sections") -> bool | None:
             batching = len(tensor.shape) == len(dims_of(item)) + 1
             if hint not in (None, batching):
                 raise ConfigError(
-                    f"unable to autofill for '{model}', model tensor configurations are contradicting each "
-                    "other in terms of whether batching is supported"
+                    f"unable to autofill for '{config.name}', model tensor configurations are contradicting "
+                    "each other in terms of whether batching is supported",
+                    field=path_of(config, item, "dims"),
                 )
             hint = batching
     return hint
@@ -125,7 +127,8 @@ def complete_empty(
     elif config.max_batch_size:
         raise ConfigError(
             f"autofill failed for model '{config.name}': model does not support batching while non-zero "
-            "max_batch_size is specified"
+            "max_batch_size is specified",
+            field="max_batch_size",
         )
     for items, tensors in ((config.input, inputs), (config.output, outputs)):
         for tensor in () if items else tensors:
@@ -183,7 +186,8 @@ def check_all_required(config: ModelConfig, runtime: str) -> None:
         if item.optional:
             raise ConfigError(
                 f"input '{item.name}' of model '{config.name}' is optional, but {runtime} needs all inputs: "
-                "remove optional"
+                "remove optional",
+                field=path_of(config, item, "optional"),
             )
 
 
@@ -208,7 +212,8 @@ def check_signature(
             tensor = provided.get(item.name)
             if tensor is None:
                 raise ConfigError(
-                    f"unexpected inference {kind} '{item.name}', allowed {kind}s are: {', '.join(provided)}"
+                    f"unexpected inference {kind} '{item.name}', allowed {kind}s are: {', '.join(provided)}",
+                    field=path_of(config, item, "name"),
                 )
             if isinstance(item, ModelInput) and item.allow_ragged_batch:
                 _check_ragged(config, item, tensor)
@@ -224,12 +229,14 @@ def _check_ragged(config: ModelConfig, item: ModelInput, tensor: ModelTensor) ->
     if item.optional:
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects model provides input with shape "
-            f"[-1] for ragged input '{item.name}', which is not supported for optional input"
+            f"[-1] for ragged input '{item.name}', which is not supported for optional input",
+            field=path_of(config, item, "optional"),
         )
     if tensor.shape != (-1,):
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects model provides input with shape "
-            f"[-1]  for ragged input '{item.name}', model provides {brackets(tensor.shape)}"
+            f"[-1]  for ragged input '{item.name}', model provides {brackets(tensor.shape)}",
+            field=path_of(config, item, "allow_ragged_batch"),
         )
 
 
@@ -254,8 +261,16 @@ def _check_datatype(config: ModelConfig, kind: str, number: int, tensor: ModelTe
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects datatype "
             f"{configured.config_name} for {kind} '{tensor.name}', model provides "
-            f"{BY_NAME[tensor.datatype].config_name}"
+            f"{BY_NAME[tensor.datatype].config_name}",
+            field=field_of(config, kind, tensor.name, "data_type"),
         )
+
+
+def field_of(config: ModelConfig, kind: str, name: str, field: str) -> str:
+    """Return the path of a field of an input or output; "" for tensors that the server adds."""
+    items: Iterable[TensorConfig] = config.input if kind == "input" else config.output
+    found = (f"{kind}[{index}].{field}" for index, item in enumerate(items) if item.name == name)
+    return next(found, "")
 
 
 def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: ModelTensor) -> None:
@@ -266,7 +281,8 @@ def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: Mo
         raise ConfigError(
             f"model '{config.name}', tensor '{item.name}': for the model to support batching the first "
             f"dimension of the model's shape must vary, but the model expects {brackets(tensor.shape)}: "
-            "set max_batch_size to 0 and give the full shape"
+            "set max_batch_size to 0 and give the full shape",
+            field="max_batch_size",
         )
     full = (*([-1] if config.max_batch_size > 0 else []), *dims_of(item))
     scalar = not tensor.shape and full == (1,)
@@ -281,7 +297,8 @@ def _check_tensor(config: ModelConfig, kind: str, item: TensorConfig, tensor: Mo
     raise ConfigError(
         f"model '{config.name}', tensor '{item.name}': the model expects {len(tensor.shape)} dimensions "
         f"(shape {brackets(tensor.shape)}) but the model configuration specifies {len(full)} "
-        f"dimensions{detail}"
+        f"dimensions{detail}",
+        field=path_of(config, item, "dims"),
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tpx.errors import ConfigError, ExecutionError, LoadError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import path_of
 from tpx.serving.backends.contract import Arrays, InstanceSpec, ModelFiles, ResponseSender
 from tpx.serving.backends.parameters import GivenParameters
 
@@ -36,7 +37,8 @@ class IdentityModel:
     def __init__(self, config: ModelConfig) -> None:
         for key in config.parameters.keys() - {_DELAY}:
             raise ConfigError(
-                f"model '{config.name}': the identity backend has no parameter '{key}' (has: {_DELAY})"
+                f"model '{config.name}': the identity backend has no parameter '{key}' (has: {_DELAY})",
+                field=f"parameters[{key}]",
             )
         self._delay_s = GivenParameters.of_model(config).number(_DELAY, "milliseconds", most=1e9) / 1000
         self.inline = not self._delay_s
@@ -48,13 +50,15 @@ class IdentityModel:
         if len(config.input) != len(config.output):
             raise ConfigError(
                 f"model '{config.name}': the identity backend needs as many outputs as inputs, the "
-                f"configuration has {len(config.output)} and {len(config.input)}"
+                f"configuration has {len(config.output)} and {len(config.input)}",
+                field="output",
             )
         for given, output in zip(config.input, config.output, strict=True):
             if (given.data_type, list(given.dims)) != (output.data_type, list(output.dims)):
                 raise ConfigError(
                     f"model '{config.name}': output '{output.name}' must have the data_type and dims of "
-                    f"input '{given.name}'"
+                    f"input '{given.name}'",
+                    field=path_of(config, output),
                 )
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> "IdentityModel":
@@ -101,7 +105,8 @@ class RepeatModel:
     def check(self, config: ModelConfig) -> None:
         if not config.model_transaction_policy.decoupled or config.max_batch_size:
             raise ConfigError(
-                f"model '{config.name}': the repeat backend is decoupled and has max_batch_size 0"
+                f"model '{config.name}': the repeat backend is decoupled and has max_batch_size 0",
+                field="max_batch_size",
             )
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> "RepeatModel":

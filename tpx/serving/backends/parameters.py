@@ -31,12 +31,14 @@ class GivenParameters:
     where: str
     """Model or option that sets them, for messages."""
     words: Mapping[str, str]
+    field: str = ""
+    """Path of the parameters in the configuration; empty for those of an option."""
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> "GivenParameters":
         """Return the parameters of a ModelConfig."""
         words = {key: value.string_value for key, value in config.parameters.items()}
-        return cls(where=f"model '{config.name}'", words=words)
+        return cls(where=f"model '{config.name}'", words=words, field="parameters")
 
     @classmethod
     def of_backend(cls, backend: str, settings: Mapping[str, str]) -> "GivenParameters":
@@ -45,7 +47,13 @@ class GivenParameters:
 
     def wrong(self, key: str, expected: str) -> ConfigError:
         """Return the error for a parameter with an invalid value."""
-        return ConfigError(f"parameter '{key}' of {self.where} must be {expected}, got '{self.words[key]}'")
+        return self.refuse(
+            key, f"parameter '{key}' of {self.where} must be {expected}, got '{self.words[key]}'"
+        )
+
+    def refuse(self, key: str, message: str) -> ConfigError:
+        """Return an error that is located at a parameter."""
+        return ConfigError(message, field=f"{self.field}[{key}]" if self.field else "")
 
     def whole(self, key: str, *, least: int = 0, most: int = 2**31 - 1, default: int = 0) -> int:
         """Return a whole number within limits, `default` if not set. Raises ConfigError.
@@ -122,7 +130,8 @@ def find_library(files: ModelFiles, name: str, *, field: str, option: str) -> Pa
             return given
         raise ConfigError(
             f"{field} '{name}' of model '{files.model_name}' is outside of the model's directory: put it "
-            f"there, or start with --backend-config={option}={given.parent}"
+            f"there, or start with --backend-config={option}={given.parent}",
+            field=field,
         )
     places = [inside(place, name, field) for place in (files.directory, files.directory.parent, *allowed)]
     for place in places:
@@ -130,7 +139,8 @@ def find_library(files: ModelFiles, name: str, *, field: str, option: str) -> Pa
             return place
     raise ConfigError(
         f"model '{files.model_name}' has no library of operators '{name}' ({field}); looked for "
-        f"{', '.join(map(str, places))}"
+        f"{', '.join(map(str, places))}",
+        field=field,
     )
 
 
@@ -140,10 +150,14 @@ def instance_specs(config: ModelConfig) -> list[InstanceSpec]:
     total = sum(group.count * max(1, len(group.gpus)) for group in groups)
     if total < 1:
         raise ConfigError(
-            f"model '{config.name}' has no instance that is not passive: it could never compute"
+            f"model '{config.name}' has no instance that is not passive: it could never compute",
+            field="instance_group",
         )
     if total > MAX_INSTANCES:
-        raise ConfigError(f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}")
+        raise ConfigError(
+            f"model '{config.name}' asks for {total} instances, more than {MAX_INSTANCES}",
+            field="instance_group",
+        )
     return [
         InstanceSpec(
             name=f"{group.name}_{index}",

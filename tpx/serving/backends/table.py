@@ -41,8 +41,19 @@ BACKEND_OF_PLATFORM = {platform: backend for backend, platform in PLATFORM_OF_BA
     "tensorflow_graphdef": "tensorflow",
 }
 
-_MEANT = {"onnx": "onnxruntime", "libtorch": "pytorch", "torch": "pytorch", "trt": "tensorrt"}
-"""Common misnomers, for suggestions."""
+MISNOMERS = {
+    "onnx": "onnxruntime",
+    "ort": "onnxruntime",
+    "libtorch": "pytorch",
+    "torch": "pytorch",
+    "torchscript": "pytorch",
+    "trt": "tensorrt",
+    "tf": "tensorflow",
+    "savedmodel": "tensorflow",
+    "ov": "openvino",
+    "py": "python",
+}
+"""Backends by names that they do not have here."""
 _OTHERS = frozenset({"fil", "tensorrtllm"})
 """Native Triton backends that tpx does not provide."""
 
@@ -95,7 +106,7 @@ def _explain_missing_backend(name: str, directory: Path | None) -> str:
     )
     if name == "ensemble":
         return f'{fault} An ensemble has no backend: it is platform: "ensemble" with ensemble_scheduling'
-    meant = _MEANT.get(name) or BACKEND_OF_PLATFORM.get(name, "")
+    meant = MISNOMERS.get(name.lower()) or BACKEND_OF_PLATFORM.get(name, "")
     if meant:
         return f"{fault} (did you mean '{meant}'?)"
     if name in _OTHERS:

@@ -82,8 +82,15 @@ MEASURED: Mapping[Phase, str] = {
     "compute_infer": f"compute inference duration {COMPUTED}",
     "compute_output": f"inference compute output duration {COMPUTED}",
 }
-"""Phases of computed requests, with the help of their metrics."""
+"""Phases of computed requests, with the help of their counters."""
+_DISTRIBUTED: Mapping[Phase, str] = {
+    **{phase: text.replace(CACHED, COMPUTED) for phase, text in MEASURED.items()},
+    "request": "inference request duration in microseconds (not of models with a response cache)",
+}
+"""The same for their summaries and histograms, which requests answered from the cache do not enter."""
 _OF_CACHE: tuple[Phase, ...] = ("cache_hit", "cache_miss")
+_WHOLE: tuple[Phase, ...] = ("request", "cache_hit")
+"""Phases of which each request to a model that is not decoupled has one, from its arrival to its response."""
 _BUCKETS_US: Mapping[Phase, tuple[float, ...]] = {
     "queue": (100.0, 1000.0, 5000.0, 10_000.0, 50_000.0),
     **dict.fromkeys(("compute_input", "compute_output"), (100.0, 500.0, 1000.0, 5000.0, 10_000.0)),
@@ -97,7 +104,7 @@ SUMMARIES = (
             phase,
             f"{'Cumulative' if phase.startswith('compute') else 'Summary of'} {text}",
         )
-        for phase, text in MEASURED.items()
+        for phase, text in _DISTRIBUTED.items()
     ),
     *(
         LatencyFamily(
@@ -121,7 +128,7 @@ HISTOGRAMS = (
         LatencyFamily(
             f"nv_inference_{phase}_duration_histogram_us", phase, text.capitalize(), _BUCKETS_US[phase]
         )
-        for phase, text in MEASURED.items()
+        for phase, text in _DISTRIBUTED.items()
     ),
 )
 
@@ -129,12 +136,15 @@ HISTOGRAMS = (
 class Latencies:
     """The distributions of one model, by family name."""
 
-    def __init__(self, distributions: Mapping[str, Histogram | Summary]) -> None:
+    def __init__(self, distributions: Mapping[str, Histogram | Summary], *, decoupled: bool) -> None:
         self.by_family = distributions
         self._of: dict[Phase, tuple[Histogram | Summary, ...]] = {}
         for family in (*SUMMARIES, *HISTOGRAMS):
             if family.name in distributions:
-                self._of[family.phase] = (*self._of.get(family.phase, ()), distributions[family.name])
+                # the only response is the first one
+                whole = not decoupled and family.phase == "first_response"
+                for phase in _WHOLE if whole else (family.phase,):
+                    self._of[phase] = (*self._of.get(phase, ()), distributions[family.name])
 
     def executed(self, batch: "Batch", now_ns: int) -> None:
         """Record a computed batch whose requests are being answered."""
@@ -171,7 +181,8 @@ def latencies_of(config: ModelConfig, settings: "LatencySettings") -> Latencies 
     for family in HISTOGRAMS if settings.histogram_latencies else ():
         if _is_measured(config, family.phase):
             kept[family.name] = Histogram(chosen.get(family.name, family.buckets), family.unit_ns)
-    return Latencies(kept) if kept else None
+    decoupled = bool(config.model_transaction_policy.decoupled)
+    return Latencies(kept, decoupled=decoupled) if kept else None
 
 
 def are_buckets(bounds: Sequence[float]) -> bool:
@@ -180,12 +191,10 @@ def are_buckets(bounds: Sequence[float]) -> bool:
 
 
 def _is_measured(config: ModelConfig, phase: Phase) -> bool:
-    """Return whether a phase is measured, as in Triton: for decoupled models only first responses, and
-    no whole requests if some are answered by the cache, which would mix two kinds of latency.
+    """Return whether a phase is measured, as in Triton: no whole requests if some are answered by the
+    cache, which would mix two kinds of latency.
     """
     cached: bool = config.response_cache.enable
-    if phase == "first_response":
-        return bool(config.model_transaction_policy.decoupled)
     if phase == "request":
         return not cached
     return cached or phase not in _OF_CACHE
@@ -195,21 +204,33 @@ def chosen_buckets(config: ModelConfig) -> dict[str, tuple[float, ...]]:
     """Return the buckets set by `model_metrics`, by family. Raises ConfigError."""
     known = {family.name for family in HISTOGRAMS}
     chosen = {}
-    for control in config.model_metrics.metric_control:
+    for index, control in enumerate(config.model_metrics.metric_control):
+        field = f"model_metrics.metric_control[{index}]"
         if not control.HasField("metric_identifier"):
-            raise ConfigError(f"metric control must specify 'metric_identifier' for {config.name}")
+            raise ConfigError(
+                f"metric control must specify 'metric_identifier' for {config.name}", field=field
+            )
         family = control.metric_identifier.family
         if not family:
-            raise ConfigError(f"metric identifier must specify non-empty 'family' for {config.name}")
+            raise ConfigError(
+                f"metric identifier must specify non-empty 'family' for {config.name}",
+                field=f"{field}.metric_identifier",
+            )
         if not control.HasField("histogram_options"):
-            raise ConfigError(f"metric control must specify 'histogram_options' for {config.name}")
+            raise ConfigError(
+                f"metric control must specify 'histogram_options' for {config.name}", field=field
+            )
         buckets = tuple(control.histogram_options.buckets)
+        field += ".histogram_options.buckets"
         if not buckets:
-            raise ConfigError(f"histogram options must specify non-empty 'buckets' for {config.name}")
+            raise ConfigError(
+                f"histogram options must specify non-empty 'buckets' for {config.name}", field=field
+            )
         if not are_buckets(buckets):
             raise ConfigError(
                 f"histogram options of '{family}' must have finite 'buckets', each larger than the one "
-                f"before, for {config.name}"
+                f"before, for {config.name}",
+                field=field,
             )
         if family in known:
             chosen[family] = buckets

@@ -65,21 +65,29 @@ def graph_of(config: ModelConfig, namespace: str = "") -> Graph:
     inputs, outputs = [item.name for item in config.input], [item.name for item in config.output]
     written = {tensor for step in steps for tensor in step.outputs.values()}
     read = {tensor for step in steps for tensor in step.inputs.values()}
-    for name in inputs:
+    for index, name in enumerate(inputs):
         if name not in read | written:
-            raise ConfigError(f"ensemble input '{name}' for ensemble '{config.name}' is not used")
+            raise ConfigError(
+                f"ensemble input '{name}' for ensemble '{config.name}' is not used", field=f"input[{index}]"
+            )
     ordered, known = _sort_steps(steps, inputs)
-    for name in outputs:
+    for index, name in enumerate(outputs):
         if name not in read | written:
-            raise ConfigError(f"ensemble output '{name}' for ensemble '{config.name}' is not used")
+            raise ConfigError(
+                f"ensemble output '{name}' for ensemble '{config.name}' is not used", field=f"output[{index}]"
+            )
         if name not in known:
             raise ConfigError(
                 f"output '{name}' for ensemble '{config.name}' is not written"
-                + _explain_unconnected(name, steps, known, written)
+                + _explain_unconnected(name, steps, known, written),
+                field=f"output[{index}]",
             )
     for tensor in sorted((read | written) - set(outputs)):
         if tensor not in known or tensor not in read:
-            raise ConfigError(f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'")
+            raise ConfigError(
+                f"ensemble tensor '{tensor}' is unused in ensemble '{config.name}'",
+                field=_find_mapping(steps, tensor),
+            )
     return Graph(
         model=ModelId(config.name, namespace),
         steps=tuple(ordered),
@@ -89,18 +97,33 @@ def graph_of(config: ModelConfig, namespace: str = "") -> Graph:
     )
 
 
+def _find_mapping(steps: Sequence[EnsembleStep], tensor: str) -> str:
+    """Return the path of the first mapping of a tensor of the ensemble."""
+    for step in steps:
+        for kind, tensors in (("input_map", step.inputs), ("output_map", step.outputs)):
+            for name, mapped in tensors.items():
+                if mapped == tensor:
+                    return f"ensemble_scheduling.step[{step.index}].{kind}[{name}]"
+    return ""
+
+
 def _parse_steps(config: ModelConfig) -> list[EnsembleStep]:
     steps: list[EnsembleStep] = []
     seen = {item.name for item in config.input}
     for index, step in enumerate(config.ensemble_scheduling.step):
+        field = f"ensemble_scheduling.step[{index}]"
         for required in ("model_name", "input_map", "output_map"):
             if not getattr(step, required):
-                raise ConfigError(f"must specify '{required}' in step {index} of ensemble '{config.name}'")
-        for _, tensor in sorted(step.output_map.items()):
+                raise ConfigError(
+                    f"must specify '{required}' in step {index} of ensemble '{config.name}'",
+                    field=f"{field}.{required}",
+                )
+        for name, tensor in sorted(step.output_map.items()):
             if tensor in seen:
                 raise ConfigError(
                     f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble "
-                    f"'{config.name}' step {index}"
+                    f"'{config.name}' step {index}",
+                    field=f"{field}.output_map[{name}]",
                 )
             seen.add(tensor)
         steps.append(
@@ -113,7 +136,7 @@ def _parse_steps(config: ModelConfig) -> list[EnsembleStep]:
             )
         )
     if not steps:
-        raise ConfigError(f"must specify 'step' for ensemble '{config.name}'")
+        raise ConfigError(f"must specify 'step' for ensemble '{config.name}'", field="ensemble_scheduling")
     return steps
 
 

@@ -335,22 +335,23 @@ class EnsembleRun:
             if not self._unanswered:
                 if flow is None:
                     values = [self._values[number] for number in plan.wanted]
-                    response = self._build_response(values, self._find_sequence(plan.wanted, 0))
-                    if self._request.head.model.decoupled:
-                        response.final = False
-                        self._on_answer(self, self._request, response)
-                        response = InferResponse([])
-                    self._close(response)
+                    self._close(self._build_response(values, self._find_sequence(plan.wanted, 0)))
                 else:
                     self._answer_iterations(flow)
 
     # answers
 
     def _answer_iterations(self, flow: Flow) -> None:
-        """Send every response whose outputs have all arrived, in order."""
+        """Send every response whose outputs have all arrived, in order.
+
+        The last one is final if no step is in flight and none can be called.
+        """
         while not self.over and not self._unanswered and flow.has_answer:
             sequence = self._find_sequence(self._plan.wanted, flow.answered)
             response = self._build_response(flow.next_answer(self._values), sequence)
+            if not self._children and not self._ready and not flow.stuck:
+                self._close(response)
+                return
             response.final = False
             self._on_answer(self, self._request, response)
 

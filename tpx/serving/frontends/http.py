@@ -16,9 +16,10 @@ from tpx.serving.dataplane import DataPlane, InferencePlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.browsers import BrowserPolicy, answer_preflight, is_preflight
 from tpx.serving.frontends.forwarding import HeaderForwarding
+from tpx.serving.frontends.hosted import HostedPaths
 from tpx.serving.frontends.http_control import HttpControlPlane
 from tpx.serving.frontends.http_generate import HttpGeneration
-from tpx.serving.frontends.http_infer import HttpInference
+from tpx.serving.frontends.http_infer import HttpInference, InferRoute
 from tpx.serving.frontends.http_verbs import (
     HttpRefusal,
     Meaning,
@@ -28,6 +29,7 @@ from tpx.serving.frontends.http_verbs import (
     attempt,
     when_loaded,
 )
+from tpx.serving.frontends.load_report import LoadReport
 from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.discovery import check_name
@@ -60,14 +62,20 @@ class HttpFrontend:
         access: HttpAccess | None = None,
         forwarding: HeaderForwarding | None = None,
         relay: HttpRelay | None = None,
+        hosted: HostedPaths | None = None,
     ) -> None:
-        """With a `relay`, another process answers everything except inference, and `plane` only infers."""
+        """With a `relay`, another process answers everything except inference, and `plane` only infers.
+        With `hosted`, only the paths of a platform are served.
+        """
+        self._hosted = hosted
         self._access = access or HttpAccess()
         every = cast("DataPlane", plane)  # with a relay only their routes are used
+        self._served = every.served if relay is None else None
+        load = LoadReport(self._served)
         others = [*HttpControlPlane(every).routes(), *HttpDocumentation(every, lambda: self.routes).routes()]
         self.routes = [
-            *HttpInference(plane, max_input_bytes, inflater, forwarding).routes(),
-            *HttpGeneration(plane, forwarding).routes(),
+            *HttpInference(plane, max_input_bytes, inflater, forwarding, load).routes(),
+            *HttpGeneration(plane, forwarding, load).routes(),
             *(others if relay is None else relay.relayed_routes(others)),
         ]
 
@@ -106,6 +114,11 @@ class HttpFrontend:
         """Resolve a method and path. Raises HttpRefusal, TpxError."""
         self._access.pages.check(head)
         path = _decode_path(head.path)
+        if self._hosted is not None:
+            assert self._served is not None
+            names = (model.name for model in self._served())
+            head = self._hosted.translate(head, path, self.routes, names)
+            path = _decode_path(head.path)
         for route in self.routes:
             match = route.pattern.fullmatch(path)
             if match is None:
@@ -118,7 +131,10 @@ class HttpFrontend:
             verb = route.verbs.get(method)
             if verb is None:
                 raise HttpRefusal(405, "Method Not Allowed", b"Allow: " + route.allowed + b"\r\n")
-            return verb(head, match)
+            meaning = verb(head, match)
+            if self._hosted is not None and isinstance(meaning, InferRoute):
+                meaning.media_type = self._hosted.media_type
+            return meaning
         raise HttpRefusal(404, "Not Found")
 
 

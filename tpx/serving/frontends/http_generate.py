@@ -22,6 +22,7 @@ from tpx.serving.frontends.http_verbs import (
     of_model,
     route,
 )
+from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES
@@ -39,7 +40,13 @@ _NOT_ONE = (
 class HttpGeneration:
     """Serves /generate and /generate_stream."""
 
-    def __init__(self, plane: InferencePlane, forwarding: HeaderForwarding | None = None) -> None:
+    def __init__(
+        self,
+        plane: InferencePlane,
+        forwarding: HeaderForwarding | None = None,
+        load: LoadReport | None = None,
+    ) -> None:
+        self._load = load or LoadReport(None)
         self._plane = plane
         self._forwarding = forwarding
 
@@ -53,7 +60,7 @@ class HttpGeneration:
         self, kind: "type[_Single | _Events]", request: HttpRequest, match: re.Match[str]
     ) -> None:
         """Decode and compute. Raises RequestError."""
-        answer, (name, version) = kind(request), of_model(match)
+        answer, (name, version) = kind(request, self._load), of_model(match)
         if request.head.headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
         size = len(request.body)
@@ -131,10 +138,11 @@ def _fail_request(infer: InferRequest, error: TpxError) -> None:
 class _Single:
     """Answers with one JSON object: the model must produce exactly one response."""
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, request: HttpRequest, load: LoadReport) -> None:
         self.encoding = 0
         """Number of responses being encoded in another thread."""
         self._request = request
+        self._load = load
         self._body = b""
 
     @property
@@ -153,7 +161,8 @@ class _Single:
         if response.final:
             if not self._body:
                 raise InvalidRequest(_NOT_ONE)
-            self._request.respond(200, JSON_TYPE, (self._body,))
+            line = self._load.line(format_of(self._request.head.headers))
+            self._request.respond(200, JSON_TYPE + line, (self._body,))
 
     def fail(self, error: TpxError) -> None:
         answer_error(self._request, error)
@@ -164,10 +173,11 @@ class _Events:
     error; later errors are events.
     """
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, request: HttpRequest, load: LoadReport) -> None:
         self.encoding = 0
         """Number of responses being encoded in another thread."""
         self._request = request
+        self._load = load
         self._begun = False
 
     @property
@@ -199,7 +209,8 @@ class _Events:
     def _begin_response(self, status: int) -> None:
         if not self._begun:
             self._begun = True
-            self._request.begin(status, _EVENTS)
+            line = self._load.line(format_of(self._request.head.headers))
+            self._request.begin(status, _EVENTS + line)
 
     def _end_response(self) -> None:
         self._begin_response(200)

@@ -23,6 +23,7 @@ from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
 from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
+from tpx.serving.frontends.hosted import with_media_type
 from tpx.serving.frontends.http_verbs import (
     MODEL,
     Route,
@@ -35,6 +36,7 @@ from tpx.serving.frontends.http_verbs import (
     when_done,
 )
 from tpx.serving.frontends.inference import KnownHead, Replies, cut_tensors
+from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.offload import LONG_BYTES, Postponed
@@ -80,7 +82,8 @@ class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
         self._outputs, self._headers, self._start = identity, rendered.headers, rendered.pieces[0]
         size = len(self._start) + sum(len(tensor.data) for tensor in outputs)
         route: InferRoute = request.head.memo
-        short = size < _WHOLE_BELOW_BYTES and not route.response_encoding
+        varies = route.response_encoding or route.load_format or route.media_type
+        short = size < _WHOLE_BELOW_BYTES and not varies
         self._whole = request.start_of_response(self._headers, size) + self._start if short else b""
         fast = self.fast
         self._repeats = short and not route.encoding and fast is not None and not fast.gathers
@@ -114,6 +117,10 @@ class InferRoute:
         encoding = head.headers.get(b"content-encoding", b"identity").decode("latin-1").lower()
         self.encoding = "" if encoding == "identity" else encoding
         self.response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
+        self.media_type = b""
+        """Media type of binary responses, if a platform has its own."""
+        self.load_format = format_of(head.headers)
+        self.load = inference.load
         forwarding = inference.forwarding
         self.forwarded = forwarding.of_head(head) if forwarding is not None else None
         self.heads: dict[bytes, _KnownHttpHead] = {}
@@ -134,7 +141,9 @@ class HttpInference:
         max_input_bytes: int,
         inflater: Inflater,
         forwarding: HeaderForwarding | None = None,
+        load: LoadReport | None = None,
     ) -> None:
+        self.load = load or LoadReport(None)
         self._plane = plane
         encode = partial(_encode, plane.offload.limit_bytes)
         self._replies = Replies(plane, encode, _respond, answer_error, answer_failure)
@@ -258,6 +267,10 @@ class HttpInference:
 def _respond(request: HttpRequest, answer: _Answer) -> None:
     headers, parts = answer
     route: InferRoute = request.head.memo
+    if route.media_type:
+        headers = with_media_type(headers, route.media_type)
+    if route.load_format:
+        headers += route.load.line(route.load_format)
     if route.response_encoding:
         answer_compressed(request, headers, parts, route.response_encoding)
     else:

@@ -8,9 +8,15 @@ from tpx.options import nearest
 from tpx.protocol import messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelInstanceGroup
-from tpx.protocol.model_config import TensorConfig
+from tpx.protocol.model_config import TensorConfig, path_of
 from tpx.serving.backends.contract import Backend, CountsInstances, OnGpus
-from tpx.serving.backends.table import BACKEND_OF_PLATFORM, PLATFORM_OF_BACKEND, RECOGNISED_FILES
+from tpx.serving.backends.table import (
+    BACKEND_OF_PLATFORM,
+    BACKENDS,
+    MISNOMERS,
+    PLATFORM_OF_BACKEND,
+    RECOGNISED_FILES,
+)
 from tpx.serving.distributions.latencies import chosen_buckets
 from tpx.serving.repository.scheduling import validate_batch_tensors, validate_batching
 
@@ -19,6 +25,7 @@ _AUTO, _GPU, _CPU, _MODEL = _KIND.KIND_AUTO, _KIND.KIND_GPU, _KIND.KIND_CPU, _KI
 
 _RUNTIMES = {"pytorch": ("model.py",)}
 """Values of `runtime` that are supported, by backend."""
+_BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 _LISTED = 5
 """Maximum number of file names in an error message."""
 _MAX_INSTANCES = 1024
@@ -32,7 +39,8 @@ def set_name(config: ModelConfig, directory_name: str) -> None:
     if config.name and config.name != directory_name:
         raise ConfigError(
             f"unexpected directory name '{directory_name}' for model '{config.name}', directory name must "
-            "equal model name"
+            "equal model name",
+            field="name",
         )
     config.name = directory_name
 
@@ -55,7 +63,8 @@ def fill_backend(config: ModelConfig, version_directory: Path | None) -> None:
         own = [each for each, name in BACKEND_OF_PLATFORM.items() if name == config.backend]
         if own and config.platform not in own:
             raise ConfigError(
-                f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+                f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}",
+                field="platform",
             )
     if not config.backend and config.platform != "ensemble":
         raise ConfigError(
@@ -70,9 +79,13 @@ def _find_platform_backend(platform: str, model: str) -> str:
     if backend or platform == "ensemble":
         return backend
     meant = nearest(platform, [*BACKEND_OF_PLATFORM, "ensemble"])
-    if platform in PLATFORM_OF_BACKEND:
-        meant = f": it is the name of a backend, whose platform is '{PLATFORM_OF_BACKEND[platform]}'"
-    raise ConfigError(f"unexpected platform type '{platform}' for {model}{meant}")
+    known = MISNOMERS.get(platform.lower(), platform)
+    if known in PLATFORM_OF_BACKEND:
+        is_backend = "it is the name of a backend, whose platform" if known == platform else "its platform"
+        meant = f": {is_backend} is '{PLATFORM_OF_BACKEND[known]}'"
+    elif known in BACKENDS.known:
+        meant = f': it is the name of a backend: write backend: "{known}" instead'
+    raise ConfigError(f"unexpected platform type '{platform}' for {model}{meant}", field="platform")
 
 
 def _explain_unrecognised(model: str, version_directory: Path | None) -> str:
@@ -98,7 +111,7 @@ def fill_defaults(config: ModelConfig, backend: Backend) -> None:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        _choose_devices(group, config.name, backend)
+        _choose_devices(group, f"instance_group[{index}]", config.name, backend)
         if not group.count:
             kind = "KIND_CPU" if group.kind == _CPU else "KIND_GPU"
             group.count = backend.default_instance_count(kind) if isinstance(backend, CountsInstances) else 1
@@ -107,7 +120,7 @@ def fill_defaults(config: ModelConfig, backend: Backend) -> None:
             getattr(config.optimization, field).enable = True
 
 
-def _choose_devices(group: ModelInstanceGroup, model: str, backend: Backend) -> None:
+def _choose_devices(group: ModelInstanceGroup, field: str, model: str, backend: Backend) -> None:
     """Choose the kind and GPUs of an instance group that leaves them open."""
     gpus = backend.gpus() if isinstance(backend, OnGpus) and group.kind in (_AUTO, _GPU) else ()
     only = isinstance(backend, OnGpus) and backend.gpus_only
@@ -117,7 +130,8 @@ def _choose_devices(group: ModelInstanceGroup, model: str, backend: Backend) -> 
         group.gpus.extend(gpus)
         if only and not group.gpus:
             raise ConfigError(
-                f"instance group {group.name} of model {model} has kind KIND_GPU but no GPUs are available"
+                f"instance group {group.name} of model {model} has kind KIND_GPU but no GPUs are available",
+                field=f"{field}.kind",
             )
 
 
@@ -140,28 +154,35 @@ def validate_ensemble(config: ModelConfig, *, namespaces: bool = True) -> None:
     """
     name = config.name
     if not config.HasField("ensemble_scheduling"):
-        raise ConfigError(f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble")
+        raise ConfigError(
+            f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble",
+            field="platform",
+        )
     if config.platform != "ensemble":
         raise ConfigError(
-            f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
+            f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble",
+            field="ensemble_scheduling",
         )
     if config.backend:
         raise ConfigError(
-            f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type"
+            f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type",
+            field="backend",
         )
-    if config.instance_group:
-        raise ConfigError(f"instance group should not be specified for ensemble '{name}'")
-    if config.HasField("optimization"):
-        raise ConfigError(f"optimization should not be specified for ensemble '{name}'")
-    if config.model_repository_agents.agents:
-        raise ConfigError(f"model_repository_agents are for models with files, ensemble '{name}' has none")
-    if config.model_warmup:
-        raise ConfigError(f"model_warmup can not be specified for ensemble '{name}'")
+    agents = bool(config.model_repository_agents.agents)
+    for field, given, fault in (
+        ("instance_group[0]", bool(config.instance_group), "instance group should not be specified for {}"),
+        ("optimization", config.HasField("optimization"), "optimization should not be specified for {}"),
+        ("model_repository_agents", agents, "model_repository_agents are for models with files, {} has none"),
+        ("model_warmup[0]", bool(config.model_warmup), "model_warmup can not be specified for {}"),
+    ):
+        if given:
+            raise ConfigError(fault.format(f"ensemble '{name}'"), field=field)
     for index, step in enumerate(config.ensemble_scheduling.step):
         if step.model_namespace and not namespaces:
             raise ConfigError(
                 f"step {index} of ensemble '{name}' has model_namespace '{step.model_namespace}', "
-                "which needs --model-namespacing=true"
+                "which needs --model-namespacing=true",
+                field=f"ensemble_scheduling.step[{index}].model_namespace",
             )
 
 
@@ -175,7 +196,9 @@ def validate(config: ModelConfig) -> None:
 def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
     """Raise ConfigError for anything invalid but inputs and outputs. `completed` as in `validate_tensors`."""
     if config.max_batch_size < 0:
-        raise ConfigError(f"'max_batch_size' must be non-negative value for {config.name}")
+        raise ConfigError(
+            f"'max_batch_size' must be non-negative value for {config.name}", field="max_batch_size"
+        )
     validate_batching(config, completed=completed)
     for what, present in (
         ("sequence batching scheduler", config.HasField("sequence_batching")),
@@ -184,13 +207,20 @@ def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
         if present and config.response_cache.enable:
             raise ConfigError(
                 f"Response Cache does not currently support model {config.name} with {what}. Please disable "
-                "the response cache."
+                "the response cache.",
+                field="response_cache.enable",
             )
     chosen_buckets(config)
+    if _BATCH_STRATEGY in config.parameters:
+        raise ConfigError(
+            f"{_BATCH_STRATEGY} of model '{config.name}' names a library of Triton's: tpx does not load it",
+            field=f"parameters[{_BATCH_STRATEGY}]",
+        )
     if config.model_operations.op_library_filename and config.backend not in WITH_OPERATORS:
         raise ConfigError(
             f"model '{config.name}': model_operations.op_library_filename needs a backend that loads "
-            f"libraries of operators ({', '.join(WITH_OPERATORS)}), not '{config.backend}'"
+            f"libraries of operators ({', '.join(WITH_OPERATORS)}), not '{config.backend}'",
+            field="model_operations.op_library_filename",
         )
 
 
@@ -210,7 +240,10 @@ def validate_tensors(config: ModelConfig, *, completed: bool = True) -> None:
         for item in items:
             _validate_tensor(config, kind, item, completed=completed)
             if item.name in seen:
-                raise ConfigError(f"model {kind} '{item.name}' is specified more than once for {config.name}")
+                raise ConfigError(
+                    f"model {kind} '{item.name}' is specified more than once for {config.name}",
+                    field=path_of(config, item, "name"),
+                )
             seen.add(item.name)
     if completed or (config.input and config.output):
         validate_batch_tensors(config)
@@ -218,48 +251,62 @@ def validate_tensors(config: ModelConfig, *, completed: bool = True) -> None:
 
 def _validate_tensor(config: ModelConfig, kind: str, item: TensorConfig, *, completed: bool) -> None:
     """Raise ConfigError with the wording and order of checks of Triton's ValidateIOShape."""
+    fault, field = _missing_field(config, kind, item, completed=completed) or _wrong_field(config, kind, item)
+    if fault:
+        raise ConfigError(fault, field=path_of(config, item, field))
+
+
+def _missing_field(
+    config: ModelConfig, kind: str, item: TensorConfig, *, completed: bool
+) -> tuple[str, str] | None:
+    """Return what is missing in an input or output, and its field; None if there is nothing."""
     where, model = f"model {kind} '{item.name}'", config.name
     if not item.name:
-        raise ConfigError(f"model {kind} must specify 'name' for {model}")
+        return f"model {kind} must specify 'name' for {model}", "name"
     if item.data_type not in BY_NUMBER and (completed or item.data_type):
-        raise ConfigError(f"{where} must specify 'data_type' for {model}")
+        return f"{where} must specify 'data_type' for {model}", "data_type"
     if completed and not item.dims:
-        raise ConfigError(f"{where} must specify 'dims' for {model}")
+        return f"{where} must specify 'dims' for {model}", "dims"
     if completed and not config.max_batch_size and item.HasField("reshape") and not item.reshape.shape:
-        raise ConfigError(
-            f"{where} cannot have empty reshape for non-batching model as scalar tensors are not supported "
-            f"for {model}"
-        )
-    for dims, what in ((item.dims, "dimension"), (item.reshape.shape, "reshape dimensions")):
-        if any(dim < 1 and dim != -1 for dim in dims):
-            raise ConfigError(
-                f"{where} {what} must be integer >= 1, or -1 to indicate a variable-size dimension "
-                f"for {model}"
-            )
-    _validate_reshape(item, where, model)
-    if isinstance(item, ModelInput) and item.format and len(item.dims) != 3:
-        raise ConfigError(f"model input NHWC/NCHW require 3 dims for {model}: input '{item.name}'")
-    for given, what in (
-        (item.is_shape_tensor, "shape tensors are only supported for TensorRT"),
-        (item.is_non_linear_format_io, "Non-linear IO format is only supported for the TensorRT"),
+        fault = "cannot have empty reshape for non-batching model as scalar tensors are not supported"
+        return f"{where} {fault} for {model}", "reshape"
+    return None
+
+
+def _wrong_field(config: ModelConfig, kind: str, item: TensorConfig) -> tuple[str, str]:
+    """Return what is wrong in an input or output, and its field; both are empty if there is nothing."""
+    where, model = f"model {kind} '{item.name}'", config.name
+    for dims, what, field in (
+        (item.dims, "dimension", "dims"),
+        (item.reshape.shape, "reshape dimensions", "reshape.shape"),
     ):
-        if given and config.backend != "tensorrt":
-            raise ConfigError(f"{what} platform for {model}: {kind} '{item.name}'")
+        if any(dim < 1 and dim != -1 for dim in dims):
+            fault = "must be integer >= 1, or -1 to indicate a variable-size dimension"
+            return f"{where} {what} {fault} for {model}", field
+    fault = _reshape_fault(item)
+    if fault:
+        return f"{where} has {fault} for {model}", "reshape"
+    if isinstance(item, ModelInput) and item.format and len(item.dims) != 3:
+        return f"model input NHWC/NCHW require 3 dims for {model}: input '{item.name}'", "dims"
+    for field, what in (
+        ("is_shape_tensor", "shape tensors are only supported for TensorRT"),
+        ("is_non_linear_format_io", "Non-linear IO format is only supported for the TensorRT"),
+    ):
+        if getattr(item, field) and config.backend != "tensorrt":
+            return f"{what} platform for {model}: {kind} '{item.name}'", field
+    return "", ""
 
 
-def _validate_reshape(item: TensorConfig, where: str, model: str) -> None:
-    """Raise ConfigError unless both shapes have the same number of elements between variable dimensions."""
+def _reshape_fault(item: TensorConfig) -> str:
+    """Return what is wrong unless both shapes have as many elements between variable dimensions, or ""."""
     if not item.HasField("reshape") or not item.dims:
-        return
+        return ""
     dims, shape = _multiply_fixed_dims(item.dims), _multiply_fixed_dims(item.reshape.shape)
     if max(*dims, *shape) > MAX_ELEMENTS:
-        raise ConfigError(f"{where} has more than {MAX_ELEMENTS} elements for {model}")
+        return f"more than {MAX_ELEMENTS} elements"
     if len(dims) != len(shape) and min(len(dims), len(shape)) > 1:
-        raise ConfigError(
-            f"{where} has different number of variable-size dimensions for dims and reshape for {model}"
-        )
-    if dims != shape:
-        raise ConfigError(f"{where} has different size for dims and reshape for {model}")
+        return "different number of variable-size dimensions for dims and reshape"
+    return "different size for dims and reshape" if dims != shape else ""
 
 
 def _multiply_fixed_dims(dims: Iterable[int]) -> list[int]:
@@ -276,24 +323,28 @@ def _multiply_fixed_dims(dims: Iterable[int]) -> list[int]:
 def validate_instance_groups(config: ModelConfig) -> None:
     """Raise ConfigError for invalid instance groups. Call after fill_defaults; needs no model file."""
     instances = 0
-    for group in config.instance_group:
-        where = f"instance group {group.name} of model {config.name}"
+    for index, group in enumerate(config.instance_group):
+        where, field = f"instance group {group.name} of model {config.name}", f"instance_group[{index}]"
         if group.kind not in (_AUTO, _GPU, _CPU, _MODEL):
-            raise ConfigError(f"{where} has the unknown kind {group.kind}")
+            raise ConfigError(f"{where} has the unknown kind {group.kind}", field=f"{field}.kind")
         if group.count < 1:
-            raise ConfigError(f"{where} must have a count of at least 1")
+            raise ConfigError(f"{where} must have a count of at least 1", field=f"{field}.count")
         instances += group.count * max(1, len(group.gpus))
         if instances > _MAX_INSTANCES:
             raise ConfigError(
-                f"{where} has a count of {group.count}: a model can have {_MAX_INSTANCES} instances"
+                f"{where} has a count of {group.count}: a model can have {_MAX_INSTANCES} instances",
+                field=f"{field}.count",
             )
         if group.kind in (_CPU, _MODEL) and group.gpus:
             kind = "KIND_CPU" if group.kind == _CPU else "KIND_MODEL"
-            raise ConfigError(f"{where} has kind {kind} but specifies one or more GPUs")
+            raise ConfigError(
+                f"{where} has kind {kind} but specifies one or more GPUs", field=f"{field}.gpus"
+            )
         if group.profile and config.backend != "tensorrt":
             raise ConfigError(
                 f"{where} and platform {config.platform}specifies profile field which is only supported for "
-                "TensorRT models"
+                "TensorRT models",
+                field=f"{field}.profile",
             )
 
 
@@ -301,4 +352,6 @@ def refuse_unsupported(config: ModelConfig) -> None:
     """Raise ConfigError for settings that this version of tpx would otherwise have to ignore."""
     backend = config.backend or BACKEND_OF_PLATFORM.get(config.platform, "")
     if config.runtime and config.runtime not in _RUNTIMES.get(backend, ()):
-        raise ConfigError(f"model '{config.name}': this version of tpx does not support runtime")
+        raise ConfigError(
+            f"model '{config.name}': this version of tpx does not support runtime", field="runtime"
+        )

@@ -87,7 +87,7 @@ def _parse_override(parameters: Mapping[str, LoadParameter], model: str) -> Over
 
 def _normalize_inner_path(key: str, others: Collection[str]) -> str:
     """Return the normalized path of a file within the model directory. Raises InvalidRequest."""
-    name = key.removeprefix(_FILE)
+    name = key.removeprefix(_FILE).lstrip("/")  # as in Triton, where clients write file:/1/model.py, too
     path = posixpath.normpath(name)
     outside = path in (".", "..") or path.startswith(("/", "../"))
     if not name or "\0" in name or outside or name.endswith("/"):
@@ -258,9 +258,12 @@ class Repositories:
         return {model: _check_unique(model, sources) for model, sources in sorted(found.items())}
 
     def find(self, model: ModelId) -> ModelSource | None:
-        """Return the source that `scan` would return for this model, reading no other."""
+        """Return the source of this model, reading no other.
+
+        Its name may begin with a dot: only `scan` takes that for a hidden directory.
+        """
         name = model.name
-        if not name or "/" in name or "\0" in name or name.startswith("."):
+        if not name or "/" in name or "\0" in name or name in (".", ".."):
             return None
         places = [place for place in self._list_distinct() if model.namespace in ("", str(place))]
         sources = [source for place in places if (source := place.find(name)) is not None]
@@ -411,7 +414,7 @@ def check_name(name: str) -> None:
     """Raise InvalidRequest for an empty name or one that could be used as a path."""
     if not name.strip():
         raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
-    if ".." in name or "/" in name:
+    if name.strip() == ".." or "/" in name:
         raise InvalidRequest(
             f"invalid model name '{name}', model name must not contain path traversal characters"
         )

@@ -291,7 +291,9 @@ def read_labels(config: ModelConfig, directory: Path) -> dict[str, tuple[str, ..
     for output in config.output:
         if not output.label_filename:
             continue
-        path = inside(directory, output.label_filename, "label_filename")
+        path = inside(
+            directory, output.label_filename, model_config.path_of(config, output, "label_filename")
+        )
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:

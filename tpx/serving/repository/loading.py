@@ -6,7 +6,6 @@ Runs in load threads. Every instance runs the samples of `model_warmup` before t
 import asyncio
 import logging
 import math
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
-from tpx.protocol import messages, model_config
+from tpx.protocol import config_text, messages
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig, ModelWarmup
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
@@ -54,7 +53,6 @@ log = logging.getLogger(__name__)
 _DEFAULT_MAX_BATCH_SIZE = 4  # Triton's `default-max-batch-size`
 _LONGEST_REASON = 10_000
 """Characters of a reason that are kept; it may quote a list of any length from the configuration."""
-_NAMES_A_FILE = re.compile(r"\.pbtxt\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +307,8 @@ class Loader:
                 raise ConfigError(
                     f"model '{config.name}': sequence_batching.iterative_sequence needs a backend whose "
                     "models can reschedule requests (python, and those in --backend-directory), not "
-                    f"'{config.backend}'"
+                    f"'{config.backend}'",
+                    field="sequence_batching.iterative_sequence",
                 )
         opened.check(config)
 
@@ -356,15 +355,17 @@ def _locating_faults(source: ModelSource) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if source.override is not None or source.file is not None or _NAMES_A_FILE.search(error.message):
+        if not error.field or source.file is not None:
             raise
-        path, part = source.config_path, None
-        with suppress(OSError, UnicodeDecodeError):
-            part = model_config.locate(path.read_text(encoding="utf-8"), error.message)
-        if part is None:
-            raise
-        file = path.relative_to(source.directory)
-        raise ConfigError(f"{error.message} ({source.place}/{file}:{part.line}: {part.path})") from error
+        place = f"in {error.field}"
+        if source.override is None:
+            path, found = source.config_path, None
+            with suppress(OSError, UnicodeDecodeError):
+                found = config_text.position_of(path.read_text(encoding="utf-8-sig"), error.field)
+            if found is None:  # the field comes from the model file
+                raise
+            place = f"{source.place}/{path.relative_to(source.directory)}:{found[0]}: {found[1]}"
+        raise ConfigError(f"{error.message} ({place})", code=error.code) from error
 
 
 _SEQUENCE = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
@@ -376,14 +377,13 @@ _ELEMENT_BYTES = 16
 
 
 def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) -> None:
-    """Run every sample on every instance, in the model's `directory`. Raises LoadError with all failures."""
+    """Run every sample on every instance, in the model's directory. Raises ConfigError with all failures."""
     failures = []
-    for sample in model.config.model_warmup:
+    for index, sample in enumerate(model.config.model_warmup):
+        field = f"model_warmup[{index}]"
         if sample.count > _MAX_WARMUPS:
-            failures.append(
-                f"failed to run warmup sample '{sample.name}': its count is {sample.count}, it may be "
-                f"{_MAX_WARMUPS}; "
-            )
+            fault = f"its count is {sample.count}, it may be {_MAX_WARMUPS}"
+            failures.append((f"failed to run warmup sample '{sample.name}': {fault}; ", f"{field}.count"))
             continue
         if not sample.batch_size:
             log.info("skipping batch 0 warmup sample '%s' of model '%s'", sample.name, model.name)
@@ -393,58 +393,72 @@ def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) 
                 running = f"is running warmup sample '{sample.name}' for iteration {iteration + 1}"
                 log.info("model '%s' instance %s %s", model.name, instance.name, running)
                 try:
-                    error = instance.warm(_build_warmup_batch(model, sample, directory))
+                    error = instance.warm(_build_warmup_batch(model, sample, directory, field))
                 except TpxError as exc:
                     error = exc
                 if error is not None:
-                    failures.append(f"failed to run warmup sample '{sample.name}': {error.message}; ")
+                    place = error.field if isinstance(error, ConfigError) and error.field else field
+                    failure = f"failed to run warmup sample '{sample.name}': {error.message}; "
+                    failures.append((failure, place))
                     break
     if failures:
-        raise LoadError("".join(dict.fromkeys(failures)))
+        message = "".join(dict.fromkeys(failure for failure, _ in failures))
+        raise ConfigError(message, field=failures[0][1], code=Code.INTERNAL)
 
 
-def _build_warmup_batch(model: ServedModel, sample: ModelWarmup, directory: Path) -> Batch:
+def _build_warmup_batch(model: ServedModel, sample: ModelWarmup, directory: Path, field: str) -> Batch:
     """Build `batch_size` requests of one row each, or one request for a model without a batch dimension."""
     rows = sample.batch_size if model.max_batch_size > 0 else 1
     if rows > max(1, model.max_batch_size):
-        raise ConfigError(f"batch size {rows} is more than max_batch_size {model.max_batch_size}")
-    return Batch([_build_warmup_request(model, sample, directory, row) for row in range(rows)])
+        fault = f"batch size {rows} is more than max_batch_size {model.max_batch_size}"
+        raise ConfigError(fault, field=f"{field}.batch_size")
+    return Batch([_build_warmup_request(model, sample, directory, field, row) for row in range(rows)])
 
 
-def _build_warmup_request(model: ServedModel, sample: ModelWarmup, directory: Path, row: int) -> InferRequest:
+def _build_warmup_request(
+    model: ServedModel, sample: ModelWarmup, directory: Path, field: str, row: int
+) -> InferRequest:
     decoded = DecodedRequest(model_name=model.name, default_binary=True)
     if model.config.HasField("sequence_batching"):
         decoded.parameters = dict(_SEQUENCE)
     room = buffered_bytes(0)
     for name, given in sample.inputs.items():
+        where = f"{field}.inputs[{name}]"
         if given.data_type not in BY_NUMBER:
-            raise ConfigError(f"warmup input '{name}' must specify 'data_type'")
+            raise ConfigError(f"warmup input '{name}' must specify 'data_type'", field=where)
         if any(size < 0 for size in given.dims):
             dims = ", ".join(map(str, given.dims))
-            raise ConfigError(f"the dims of warmup input '{name}' must be fixed numbers, got [ {dims} ]")
+            fault = f"the dims of warmup input '{name}' must be fixed numbers, got [ {dims} ]"
+            raise ConfigError(fault, field=f"{where}.dims")
+        if given.WhichOneof("input_data_type") is None:
+            fault = f"warmup setting expects input '{name}' to have input_data_type set"
+            sources = "zero_data: true, random_data: true, or input_data_file"
+            raise ConfigError(f"{fault} ({sources})", field=where)
         shape = [1, *given.dims] if model.max_batch_size > 0 else list(given.dims)
         datatype = BY_NUMBER[given.data_type]
         room -= math.prod(given.dims) * _ELEMENT_BYTES * sample.batch_size
         if room < 0:
-            raise ConfigError(
+            fault = (
                 f"the dims of warmup sample '{sample.name}' need more than a quarter of this machine's memory"
             )
-        decoded.inputs.append(Tensor(name, datatype.name, shape, _make_warmup_data(given, directory)))
+            raise ConfigError(fault, field=f"{where}.dims")
+        decoded.inputs.append(Tensor(name, datatype.name, shape, _make_warmup_data(given, directory, where)))
     head = model.bind(decoded)
     infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], drop_response, None)
     infer.sequence = LiveSequence(1, slot=row)
     return infer
 
 
-def _make_warmup_data(given: "ModelWarmup.Input", directory: Path) -> Buffer:
+def _make_warmup_data(given: "ModelWarmup.Input", directory: Path, field: str) -> Buffer:
     datatype, count = BY_NUMBER[given.data_type], math.prod(given.dims)
     kind, dtype = given.WhichOneof("input_data_type"), datatype.numpy
     if kind == "input_data_file":
-        path = inside(directory / "warmup", given.input_data_file, "model_warmup.input_data_file")
+        field += ".input_data_file"
+        path = inside(directory / "warmup", given.input_data_file, field)
         try:
             return path.read_bytes()
         except OSError as exc:
-            raise ConfigError(f"failed to read warmup data '{path}': {exc.strerror}") from exc
+            raise ConfigError(f"failed to read warmup data '{path}': {exc.strerror}", field=field) from exc
     if datatype.size == 0:
         return encode_bytes([b""] * count)
     if kind != "random_data":

@@ -130,7 +130,8 @@ class Record:
     """Stamps of the last load; None if it failed."""
     known: bool = False
     """True from the end of the first load until an unload: the name refers to this model."""
-    has_served: bool = False
+    polled: bool = False
+    """True once a load got as far as its versions, even if these failed."""
     kept: KeptConfig | None = None
     """Configuration for loads that bring none, valid while the files are unchanged."""
 
@@ -358,12 +359,12 @@ class ModelRepository:
     def keep_config(self, model: ModelId, config: KeptConfig | None) -> None:
         """Keep the configuration of a load request, or drop the one kept before.
 
-        Triton keeps a configuration until the model is unloaded or its files change, unless the model
-        had never served before (core/src/model_repository_manager/model_repository_manager.cc).
+        Triton keeps a configuration until the model is unloaded or its files change, unless this was the
+        first load that it could poll (core/src/model_repository_manager/model_repository_manager.cc).
         """
         record = self._models[model.name][model.namespace]
-        record.kept = config if record.has_served else None
-        record.has_served = True
+        record.kept = config if record.polled else None
+        record.polled = True
 
     def remake(self, model: ModelId, version: int, recipe: Recipe) -> None:
         """Assign a new recipe to a version that keeps serving because it already matches it."""
@@ -374,6 +375,7 @@ class ModelRepository:
     def fail(self, model: ModelId, reasons: Mapping[int, str]) -> None:
         """Mark the versions of a failed load as unavailable, except those that keep serving."""
         record = self._models[model.name][model.namespace]
+        record.polled = True
         self._mark_failed(record)
         for version, reason in reasons.items():
             entry = record.versions[version]
@@ -426,16 +428,15 @@ class ModelRepository:
     def displace(self, model: ModelId, reason: str) -> list[Loaded]:
         """Stop serving a model and keep only `reason`. Return what served.
 
-        The server may still be ready if the model never served, as in Triton.
+        The server may still be ready, as in Triton: a model is in two repositories while it is moved.
         """
         record = self.record(model)
         if record.fault is not None and record.fault.reason == reason:
             return []
-        served_before = record.has_served
         ended = self.unload(model)
         if model.namespace in self._find_records(model.name):
             self._drop_record(model)
-        self.fault(model, reason, passed_over=not served_before)
+        self.fault(model, reason, passed_over=True)
         return ended
 
     def ended(self, served: Served) -> None:
@@ -503,6 +504,8 @@ def _find_serving(model: ModelId | str, record: Record, version: str) -> Served:
 
     Raises NotFound, NotReady, and InvalidRequest if the version is not a positive number.
     """
+    if not record.versions and record.fault is not None and record.fault.passed_over:
+        raise NotFound(f"Request for unknown model: '{model}' is not found")
     if not version:
         ready = [number for number, entry in record.versions.items() if entry.loaded is not None]
         if not ready:

@@ -149,12 +149,14 @@ class RateLimiter:
                 if limit is not None and count > limit:
                     raise ConfigError(
                         f'Resource count for "{name}" is limited to {limit} which will prevent scheduling of '
-                        f"one or more model instances, the minimum required count is {count}"
+                        f"one or more model instances, the minimum required count is {count}",
+                        field="instance_group",
                     )
                 if everywhere.setdefault(name, device == GLOBAL) != (device == GLOBAL):
                     raise ConfigError(
                         f'Resource "{name}" is present as both global and device-specific resource in the '
-                        "model configuration."
+                        "model configuration.",
+                        field="instance_group",
                     )
 
     def admission(self, needs: Needs, on_granted: Callable[[], None]) -> Turn:

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
@@ -79,7 +80,7 @@ class SharedMemoryLimits:
 class Registration:
     """A registered region, its memory, and the number of requests in flight that use it."""
 
-    __slots__ = ("__weakref__", "gone", "memory", "region", "users")
+    __slots__ = ("__weakref__", "_forget", "gone", "memory", "region", "users")
 
     def __init__(self, region: Region, memory: RegionMemory) -> None:
         self.region = region
@@ -87,6 +88,21 @@ class Registration:
         self.users = 0
         self.gone = False
         """True after it was unregistered."""
+        self._forget: Callable[[], None] | None = None
+
+    def hold(self) -> None:
+        self.users += 1
+
+    def release(self) -> None:
+        self.users -= 1
+        if not self.users and self._forget is not None:
+            self._forget()
+
+    def unregister(self, forget: Callable[[], None]) -> None:
+        """Call `forget` when no request uses the region, now or later."""
+        self._forget = forget
+        if not self.users:
+            forget()
 
 
 class RegionPlacement:
@@ -121,7 +137,7 @@ class RegionPlacement:
 
 
 class RegionsInUse:
-    """Reply of a request that uses regions: they cannot be unregistered before its last response."""
+    """Reply of a request that uses regions: they stay registered until its last response."""
 
     __slots__ = ("_registrations", "_reply")
 
@@ -129,7 +145,7 @@ class RegionsInUse:
         self._registrations = registrations
         self._reply = reply
         for registration in registrations:
-            registration.users += 1
+            registration.hold()
 
     def __call__(self, request: InferRequest, response: InferResponse) -> None:
         try:
@@ -141,7 +157,7 @@ class RegionsInUse:
     def end(self) -> None:
         """Release the regions after the last response, or if there will be none."""
         for registration in self._registrations:
-            registration.users -= 1
+            registration.release()
         self._registrations = ()
 
 
@@ -319,30 +335,18 @@ class SharedMemory:
         self._regions[region.name] = Registration(region, memory)
 
     def unregister(self, name: str, kind: type[Region]) -> None:
-        """Unregister a region, or with an empty name all of a kind except those in use.
+        """Unregister a region, or with an empty name all of a kind; one in use after its last request.
 
-        An unknown name is ignored. Raises Unsupported, and InvalidRequest for a region that a request
-        in flight uses.
+        An unknown name is ignored. Raises Unsupported.
         """
         self._check_allowed()
-        used = []
-        for key in [name] if name else sorted(self._regions):
+        for key in [name] if name else list(self._regions):
             known = self._regions.get(key)
-            if known is None or not isinstance(known.region, kind):
-                continue
-            if known.users:
-                used.append(key)
-            else:
-                known.gone = True
-                del self._regions[key]
-        if not used:
-            return
-        if name:
-            why = f"Cannot unregister shared memory region '{name}', it is currently in use."
-        else:
-            kinds = _KINDS[kind].lower()
-            why = f"Failed to unregister the following {kinds} shared memory regions: {' ,'.join(used)} ,"
-        raise InvalidRequest(why, code=Code.INTERNAL)  # not an error of the client: it succeeds later
+            if known is not None and isinstance(known.region, kind):
+                known.unregister(partial(self._forget, key))
+
+    def _forget(self, name: str) -> None:
+        self._regions.pop(name).gone = True
 
     def status(self, name: str, kind: type[_RegionT]) -> list[_RegionT]:
         """Return a region, or with an empty name all of a kind, by name. Raises NotFound."""

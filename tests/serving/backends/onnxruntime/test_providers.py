@@ -184,7 +184,12 @@ def test_tensorrt_stands_before_cuda_and_both_on_the_same_device() -> None:
 @pytest.mark.usefixtures("every_provider")
 @pytest.mark.parametrize(
     ("precision", "options"),
-    [("FP32", {}), ("FP16", {"trt_fp16_enable": "1"}), ("INT8", {"trt_int8_enable": "1"})],
+    [
+        ("FP32", {}),
+        ("FP16", {"trt_fp16_enable": "1"}),
+        ("BF16", {"trt_bf16_enable": "1"}),
+        ("INT8", {"trt_int8_enable": "1"}),
+    ],
 )
 def test_precisions_of_tensorrt(precision: str, options: dict[str, str]) -> None:
     given = {"precision_mode": precision}

@@ -90,7 +90,7 @@ def test_a_triton_error_has_a_text_and_a_code(arguments: tuple[Any, ...]) -> Non
 
 @pytest.mark.parametrize(
     ("name", "array"),
-    [(None, np.zeros(1)), (3, np.zeros(1)), ("x", None), ("x", [1.0]), ("x", np.float32(3))],
+    [(None, np.zeros(1)), (3, np.zeros(1)), ("x", None), ("x", [1.0]), ("x", np.float32(3)), ("", None)],
 )
 def test_a_tensor_has_a_name_and_an_array(name: Any, array: Any) -> None:
     with pytest.raises(TypeError, match="Tensor"):

@@ -174,3 +174,37 @@ def test_a_model_that_ponders_whether_it_is_ready_is_asked_once_for_all_who_wait
         assert {answer.result().status for answer in asking} == {200}
         assert live.get("/v2/models/ponders/ready").status == 200
         assert len((directory / "asked").read_text()) < 20
+
+
+def test_readiness_is_answered_beside_a_long_execution_and_does_not_delay_another(tmp_path: Path) -> None:
+    directory = add(tmp_path, "ponders", config=SAME + "instance_group { count: 1 }")
+    with serving(tmp_path) as live, ThreadPoolExecutor(2) as pool:
+        question = pool.submit(live.get, "/v2/models/ponders/ready")
+        eventually((directory / "asked").exists)
+        assert y_of(ask(live, "ponders", 1)) == [1]  # while is_ready computes
+        (directory / "may").touch()
+        assert question.result().status == 200
+        long = pool.submit(ask, live, "ponders", -1)
+        for path in ("/v2/models/ponders/ready", "/v2/health/ready"):
+            assert live.get(path).status == 200
+        (directory / "not").touch()
+        for path in ("/v2/models/ponders/ready", "/v2/health/ready"):
+            assert live.get(path).status == 400
+        (directory / "may").unlink()
+        assert live.get("/v2/models/ponders/ready").status == 400  # not answered in time: as before
+        assert not long.done()
+        (directory / "end").touch()
+        assert y_of(long.result()) == [-1]
+
+
+def test_a_question_that_hangs_leaves_the_last_answer_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = add(tmp_path, "ponders", config=SAME + "instance_group { count: 1 }")
+    (directory / "may").touch()
+    with serving(tmp_path) as live:
+        assert live.get("/v2/models/ponders/ready").status == 200
+        (directory / "may").unlink()
+        assert live.get("/v2/models/ponders/ready").status == 200
+        monkeypatch.setattr("tpx.serving.backends.python.instance._HANGING_NS", 0)
+        assert live.get("/v2/models/ponders/ready").status == 400

@@ -264,6 +264,13 @@ def test_tensors_that_a_model_keeps_stay_what_they_were(live: Live) -> None:
         assert answer.status == 200
 
 
+def test_a_model_sees_how_much_shared_memory_is_free(live: Live) -> None:
+    free = int(said(say(live, "free_memory")))
+    assert free > 1 << 24
+    assert len(said(say(live, "large 1000000"))) == 1_000_000
+    eventually(lambda: int(said(say(live, "free_memory"))) == free)
+
+
 def test_a_model_is_ready_when_it_says_so(live: Live, zoo: Path) -> None:
     state = zoo / "ready" / "1" / "state"
     found = []

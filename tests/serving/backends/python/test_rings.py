@@ -147,3 +147,12 @@ def test_memory_goes_with_its_last_view() -> None:
     del view
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_what_is_free_shrinks_while_a_block_is_read() -> None:
+    ring, reader = _pair(1 << 16)
+    free = ring.free_bytes
+    view = reader.view(ring.put(b"x" * 5000, 5000), 5000)
+    assert 5000 <= free - ring.free_bytes < 5200
+    del view
+    assert ring.free_bytes == free

@@ -118,6 +118,10 @@ def test_an_engine_of_fixed_shapes_has_no_batches(opened: Opened) -> None:
             "input [{ name: 'x' data_type: TYPE_FP32 dims: [ 2 ] optional: true }] " + GROUP % "",
             "input 'x' of model 'net' is optional, but TensorRT needs all inputs: remove optional",
         ),
+        (
+            "parameters { key: 'enable_multi_device' value { string_value: 'true' } }" + GROUP % "",
+            "parameter 'enable_multi_device' of model 'net': tpx runs an engine on one GPU",
+        ),
     ],
 )
 def test_a_configuration_that_is_not_the_engines_is_refused(opened: Opened, text: str, message: str) -> None:

@@ -191,7 +191,8 @@ class DaliModel:
         if config.HasField("sequence_batching") or config.batch_input or config.batch_output:
             raise ConfigError(
                 f"model '{self._name}': a DALI pipeline keeps no state and takes no batch inputs: remove "
-                "sequence_batching, batch_input and batch_output"
+                "sequence_batching, batch_input and batch_output",
+                field="sequence_batching" if config.HasField("sequence_batching") else "",
             )
         inputs = [tensor.name for tensor in self._definition.inputs]
         given = [item.name for item in config.input]
@@ -200,7 +201,8 @@ class DaliModel:
         if len(config.output) != len(self._definition.outputs):
             raise ConfigError(
                 f"model '{self._name}': the pipeline has {len(self._definition.outputs)} outputs, the "
-                f"configuration {len(config.output)}: they are matched by position"
+                f"configuration {len(config.output)}: they are matched by position",
+                field="output",
             )
         tensors = {tensor.name: tensor for tensor in self._definition.inputs}
         for item in config.input:
@@ -209,7 +211,10 @@ class DaliModel:
             self._check_item(output, tensor, 1 if output.name in self.joined_outputs else 0)
         unknown = sorted(self.joined_outputs - {output.name for output in config.output})
         if unknown:
-            raise ConfigError(f"model '{self._name}': {_JOINED} names '{unknown[0]}', which is not an output")
+            raise ConfigError(
+                f"model '{self._name}': {_JOINED} names '{unknown[0]}', which is not an output",
+                field=f"parameters[{_JOINED}]",
+            )
 
     def executor(self, spec: InstanceSpec, config: ModelConfig) -> Executor:
         try:
@@ -251,7 +256,8 @@ class DaliModel:
     def _make_misnamed_error(self, given: Sequence[str], inputs: Sequence[str]) -> ConfigError:
         return ConfigError(
             f"model '{self._name}': the pipeline's inputs are {', '.join(inputs) or 'none'}, the "
-            f"configuration has {', '.join(given) or 'none'}"
+            f"configuration has {', '.join(given) or 'none'}",
+            field="input",
         )
 
     def _check_item(self, item: ModelInput | ModelOutput, tensor: PipelineTensor, joined: int) -> None:

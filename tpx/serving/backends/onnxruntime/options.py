@@ -8,7 +8,7 @@ from functools import cache
 
 import onnxruntime as ort
 
-from tpx.errors import ConfigError, LoadError
+from tpx.errors import LoadError
 from tpx.processors import schedulable_processors
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import InstanceSpec, ModelFiles
@@ -162,7 +162,7 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
             try:
                 options.add_session_config_entry(key, word)
             except ORT_ERRORS as exc:
-                raise ConfigError(f"parameter '{key}' of {given.where}: {exc}") from exc
+                raise given.refuse(key, f"parameter '{key}' of {given.where}: {exc}") from exc
     for name in config.model_operations.op_library_filename:
         library = find_library(files, name, field=_FIELD, option=f"onnxruntime,{DIRECTORIES}")
         try:
@@ -185,14 +185,13 @@ def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
     for item in text.split(";") if text else ():
         found = _DEVICE.fullmatch(item)
         if found is None:
-            raise ConfigError(
-                f"parameter '{SHRINKAGE}' of {given.where} must be devices such as cpu:0;gpu:0, got '{text}'"
-            )
+            raise given.wrong(SHRINKAGE, "devices such as cpu:0;gpu:0")
         kind, device = found[1], int(found[2])
         if kind == "cpu" and (device or not given.switch("enable_mem_arena", default=True)):
-            raise ConfigError(
+            raise given.refuse(
+                SHRINKAGE,
                 f"parameter '{SHRINKAGE}' of {given.where} names {item}, which has no arena: the CPU's "
-                "is cpu:0, unless enable_mem_arena is 0"
+                "is cpu:0, unless enable_mem_arena is 0",
             )
         if kind == "cpu" or (spec.kind == "KIND_GPU" and spec.device_id == device):
             arenas.append(item)

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest
 from tpx.protocol.messages import ModelConfig, ModelOptimizationPolicy
+from tpx.protocol.model_config import path_of
 from tpx.serving.backends.contract import InstanceSpec
 from tpx.serving.backends.parameters import GivenParameters
 
@@ -36,7 +37,12 @@ _TENSORRT_NAMES = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-_PRECISIONS = {"FP32": {}, "FP16": {"trt_fp16_enable": "1"}, "INT8": {"trt_int8_enable": "1"}}
+_PRECISIONS = {
+    "FP32": {},
+    "FP16": {"trt_fp16_enable": "1"},
+    "BF16": {"trt_bf16_enable": "1"},
+    "INT8": {"trt_int8_enable": "1"},
+}
 _OPENVINO_OPTIONS = """
 device_type precision num_of_threads num_streams cache_dir load_config enable_qdq_optimizer
 enable_opencl_throttling disable_dynamic_shapes model_priority reshape_input layout
@@ -108,12 +114,14 @@ def check_accelerators(config: ModelConfig, specs: Iterable[InstanceSpec]) -> No
             if item.name not in known:
                 raise ConfigError(
                     f"unknown Execution Accelerator '{item.name}' is requested for model '{config.name}' "
-                    f"(there are: {', '.join(known)}){nearest(item.name, known)}"
+                    f"(there are: {', '.join(known)}){nearest(item.name, known)}",
+                    field=path_of(config, item, "name"),
                 )
         if items and wanted not in on_gpu:
             raise ConfigError(
                 f"model '{config.name}' asks for execution accelerator '{items[0].name}', but has no "
-                f"instance on {place}: give it an instance_group of KIND_{place.rpartition(' ')[2]}"
+                f"instance on {place}: give it an instance_group of KIND_{place.rpartition(' ')[2]}",
+                field=path_of(config, items[0]),
             )
 
 
@@ -165,9 +173,12 @@ _PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
 
 def _read_parameters(config: ModelConfig, accelerator: _Accelerator) -> GivenParameters:
     where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
-    if "device_id" in accelerator.parameters:
-        raise ConfigError(f"parameter 'device_id' of {where}: set the device with gpus in the instance_group")
-    return GivenParameters(where=where, words=dict(accelerator.parameters))
+    field = path_of(config, accelerator, "parameters")
+    given = GivenParameters(where=where, words=dict(accelerator.parameters), field=field)
+    if "device_id" in given.words:
+        fault = f"parameter 'device_id' of {where}: set the device with gpus in the instance_group"
+        raise given.refuse("device_id", fault)
+    return given
 
 
 def _read_tensorrt_options(given: GivenParameters) -> dict[str, str]:
@@ -176,15 +187,17 @@ def _read_tensorrt_options(given: GivenParameters) -> dict[str, str]:
     for key, word in given.words.items():
         if key == "precision_mode":
             if word not in _PRECISIONS:
-                raise ConfigError(f"unsupported precision mode '{word}' is requested for {given.where}")
+                fault = f"unsupported precision mode '{word}' is requested for {given.where}"
+                raise given.refuse(key, fault)
             out.update(_PRECISIONS[word])
         elif key in _TENSORRT_NAMES or key.startswith("trt_"):
             out[_TENSORRT_NAMES.get(key, key)] = word
         elif key == "max_cached_engines":
             given.warn(key, "has no effect: ONNX Runtime has no such limit")
         else:
-            raise ConfigError(
+            raise given.refuse(
+                key,
                 f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator by {given.where}"
-                f"{nearest(key, ('precision_mode', *_TENSORRT_NAMES))}"
+                f"{nearest(key, ('precision_mode', *_TENSORRT_NAMES))}",
             )
     return out

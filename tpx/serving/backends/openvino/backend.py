@@ -116,7 +116,8 @@ class OpenVinoModel:
         if spec.kind == "KIND_GPU":
             raise ConfigError(
                 f"unable to load model '{self._name}', instance groups of the OpenVINO backend are KIND_CPU: "
-                "the parameter TARGET_DEVICE selects the device"
+                "the parameter TARGET_DEVICE selects the device",
+                field="instance_group",
             )
         if self._compiled is None:
             self._compiled = self._compile()
@@ -178,7 +179,8 @@ class OpenVinoModel:
             raise ConfigError(
                 f"model '{self._name}' cannot accept inputs of the shapes "
                 f"{', '.join(str(shape) for shape in shapes.values())}: {reason(exc)} (max_batch_size 0 "
-                "leaves its batch dimension as it is, SKIP_OV_DYNAMIC_BATCHSIZE makes it max_batch_size)"
+                "leaves its batch dimension as it is, SKIP_OV_DYNAMIC_BATCHSIZE makes it max_batch_size)",
+                field="max_batch_size",
             ) from exc
 
     def _compile(self) -> ov.CompiledModel:
@@ -187,7 +189,8 @@ class OpenVinoModel:
         if device.isalnum() and device not in ("AUTO", "MULTI", "HETERO", "BATCH") and device not in devices:
             raise ConfigError(
                 f"model '{self._name}' asks for TARGET_DEVICE {device}, which OpenVINO does not find (it "
-                f"has: {', '.join(devices)})"
+                f"has: {', '.join(devices)})",
+                field="parameters[TARGET_DEVICE]",
             )
         compiled = self._call_openvino(
             f"compile it for {device}",

@@ -30,7 +30,11 @@ log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
 _WARM_UP_S = 600
-_READY_TIMEOUT_S = 5.0
+_FIRST_READY_S = 5.0
+_NEXT_READY_S = 0.5
+"""Time for `is_ready` once the model has answered before; probes wait for 1 s by default."""
+_HANGING_NS = 60 * 10**9
+"""A question that is older, and not held up by an execution, will never be answered."""
 _KILLED_S = 5.0
 
 
@@ -98,6 +102,10 @@ class PythonInstance:
         self._finalized: asyncio.Future[None] | None = None
         self._asked: asyncio.Future[bool] | None = None
         """Pending answer to `is_ready`, shared by all callers that ask meanwhile."""
+        self._asked_ns = 0
+        self._asked_during = 0
+        """Number of the batch that was computing when the question was asked."""
+        self._was_ready: bool | None = None
         self._numbers = 0
         self._batches: dict[int, HeldBatch] = {}
         """Batches it holds, in order; the first is computing, as far as known here."""
@@ -159,6 +167,7 @@ class PythonInstance:
             connection.close()
             raise LoadError(answer.get("error", self._unhealthy))
         self.has_readiness_hook = answer["asks_ready"]
+        self._was_ready = None
         self.alive = True
         self._notify()
 
@@ -354,15 +363,24 @@ class PythonInstance:
         if not self.has_readiness_hook:
             return True
         if self._asked is None:
+            assert self._process is not None
             self._asked = self._loop.create_future()
-            self._connection.send(frames.ASK_READY, [])
+            self._asked_ns, self._asked_during = _clock(), next(iter(self._batches), 0)
+            self._process.ask_ready()
+        timeout_s = _FIRST_READY_S if self._was_ready is None else _NEXT_READY_S
         try:
-            return await asyncio.wait_for(asyncio.shield(self._asked), _READY_TIMEOUT_S)
+            return await asyncio.wait_for(asyncio.shield(self._asked), timeout_s)
         except TimeoutError:
+            return self._assume_ready()
+
+    def _assume_ready(self) -> bool:
+        """Return the last answer: `is_ready` still computes, or `execute` holds the interpreter lock."""
+        if self._asked_during not in self._batches and _clock() - self._asked_ns > _HANGING_NS:
             return False
+        return self._was_ready is not False
 
     def _resolve_readiness(self, ready: bool) -> None:
-        pending, self._asked = self._asked, None
+        pending, self._asked, self._was_ready = self._asked, None, ready
         if pending is not None:
             pending.set_result(ready)
 

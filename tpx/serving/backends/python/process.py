@@ -39,7 +39,7 @@ class Interpreter:
 
 
 class ChildProcess:
-    """A worker process, the socket to it, memory for tensors, and its lifeline.
+    """A worker process, the socket to it, memory for tensors, a pipe for questions, and its lifeline.
 
     The lifeline is a pipe that closes when this process exits; the kernel then kills the worker and what it
     started, whatever its code is doing.
@@ -57,7 +57,10 @@ class ChildProcess:
                 lifeline, self._lifeline = os.pipe()
                 own_ends.callback(os.close, self._lifeline)
                 child_ends.callback(os.close, lifeline)
-                descriptors = [other_end.fileno(), lifeline]
+                questions, self._questions = os.pipe()
+                own_ends.callback(os.close, self._questions)
+                child_ends.callback(os.close, questions)
+                descriptors = [other_end.fileno(), lifeline, questions]
                 for _ in range(2):
                     descriptor, memory = reserve_memory()
                     child_ends.callback(os.close, descriptor)
@@ -90,11 +93,16 @@ class ChildProcess:
             return self._process.wait()
         finally:
             self.kill()
-            for descriptor in (self._lifeline, self.exited):
+            for descriptor in (self._lifeline, self._questions, self.exited):
                 if descriptor >= 0:
                     os.close(descriptor)
-            self._lifeline = self.exited = -1
+            self._lifeline = self._questions = self.exited = -1
             self.memory.clear()
+
+    def ask_ready(self) -> None:
+        """Ask whether the model is ready; it answers with a frame. One question at a time does not block."""
+        with suppress(OSError):  # the process has ended
+            os.write(self._questions, b"?")
 
     def abandon(self) -> None:
         """End a process that has no connection. Blocks."""

@@ -209,7 +209,9 @@ def _compile_program(
         compiler(options)
     except (TypeError, RuntimeError, ValueError, AssertionError) as exc:
         raise ConfigError(
-            f"model '{model}': TORCH_COMPILE_OPTIONAL_PARAMETERS {options}: torch.compile refuses them: {exc}"
+            f"model '{model}': TORCH_COMPILE_OPTIONAL_PARAMETERS {options}: torch.compile refuses "
+            f"them: {exc}",
+            field="parameters[TORCH_COMPILE_OPTIONAL_PARAMETERS]",
         ) from exc
 
 
@@ -228,7 +230,8 @@ def _make_samples(
             if item is None or -1 in dims or datatype is None or datatype.name == "BYTES":
                 raise ConfigError(
                     f"model '{config.name}': CUDA_GRAPH_BATCH_SIZES requires numeric inputs with fixed dims: "
-                    f"'{name}' is not"
+                    f"'{name}' is not",
+                    field="parameters[CUDA_GRAPH_BATCH_SIZES]",
                 )
             rows = [size] if config.max_batch_size else []
             arrays[name] = np.zeros([*rows, *dims], datatype.numpy)

@@ -14,7 +14,14 @@ from collections.abc import Mapping, Sequence
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.backends.model_tensors import ModelTensor, check_signature, complete_empty, dims_of
+from tpx.protocol.model_config import path_of
+from tpx.serving.backends.model_tensors import (
+    ModelTensor,
+    check_signature,
+    complete_empty,
+    dims_of,
+    field_of,
+)
 from tpx.serving.backends.pytorch.program import Format, Interface, TensorSlot
 from tpx.serving.stacking.added import added_inputs, taken_outputs
 
@@ -65,7 +72,8 @@ def _find_added_position(config: ModelConfig, name: str, known: Mapping[str, int
     batch = [target for item in config.batch_input for target in item.target_name]
     if name not in batch:
         raise ConfigError(
-            f"model '{config.name}': input '{name}' does not follow <name>__<index> naming convention."
+            f"model '{config.name}': input '{name}' does not follow <name>__<index> naming convention.",
+            field=field_of(config, "input", name, "name"),
         )
     return len(config.input) + batch.index(name)
 
@@ -81,7 +89,9 @@ def output_positions(config: ModelConfig, interface: Interface) -> dict[str, int
         positions[name] = known[name] if name in known else index_in(name) or 0
     for name, position in positions.items():
         if interface.results is not None and position >= len(interface.results):
-            raise ConfigError(beyond(name, len(interface.results)))
+            raise ConfigError(
+                beyond(name, len(interface.results)), field=field_of(config, "output", name, "name")
+            )
     return positions
 
 
@@ -136,14 +146,16 @@ def _check_states(config: ModelConfig, field: str, known: Mapping[str, int], *, 
     if states and not named:
         raise ConfigError(
             f"PyTorch model '{config.name}' is using sequence batching with state but not all inputs and "
-            f"outputs {_INDEX}. "
+            f"outputs {_INDEX}. ",
+            field="sequence_batching.state",
         )
     for state in states:
         name = getattr(state, field)
         if name not in known and index_in(name) is None:
             raise ConfigError(
                 f"PyTorch model '{config.name}' is using sequence batching with state but state '{name}' "
-                f"does not {_INDEX}. "
+                f"does not {_INDEX}. ",
+                field=path_of(config, state, field),
             )
 
 
@@ -167,12 +179,14 @@ def _check_positions(config: ModelConfig, positions: dict[str, int], count: int)
         if position >= count:
             raise ConfigError(
                 f"model '{config.name}': input '{name}' refers to index {position}, but the model has "
-                f"{count} inputs, counted from 0"
+                f"{count} inputs, counted from 0",
+                field=field_of(config, "input", name, "name"),
             )
         if position in taken:
             raise ConfigError(
                 f"model '{config.name}': inputs '{taken[position]}' and '{name}' both refer to index "
-                f"{position}"
+                f"{position}",
+                field=field_of(config, "input", name, "name"),
             )
         taken[position] = name
     return positions
@@ -235,7 +249,8 @@ def check(config: ModelConfig, interface: Interface) -> TensorPositions:
         if item.optional and interface.arguments and interface.arguments[inputs[item.name]].required:
             raise ConfigError(
                 f"model '{config.name}': input '{item.name}' is optional, but the model's forward has no "
-                "default for it"
+                "default for it",
+                field=path_of(config, item, "optional"),
             )
     if interface.complete:
         arguments, results = interface.arguments or (), interface.results or ()
@@ -247,7 +262,8 @@ def check(config: ModelConfig, interface: Interface) -> TensorPositions:
     if interface.most_rows and config.max_batch_size > interface.most_rows:
         raise ConfigError(
             f"model '{config.name}': max_batch_size is {config.max_batch_size}, but the archive was exported "
-            f"for at most {interface.most_rows} rows"
+            f"for at most {interface.most_rows} rows",
+            field="max_batch_size",
         )
     return inputs, outputs
 
@@ -260,5 +276,6 @@ def _check_strings(config: ModelConfig) -> None:
             if len(dims_of(item)) + (config.max_batch_size > 0) > 1:
                 raise ConfigError(
                     f"Triton only supports 1 dimensional List of String as {kind} for '{item.name}' for "
-                    f"model '{config.name}'"
+                    f"model '{config.name}'",
+                    field=path_of(config, item, "dims"),
                 )

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from tpx.errors import ConfigError
 from tpx.processors import schedulable_processors
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
@@ -64,7 +63,8 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
     given = GivenParameters.of_model(config)
     for key, reason in _REFUSED.items():
         if key in given.words:
-            raise ConfigError(f"model '{config.name}': parameter {key} is not supported: {reason}")
+            fault = f"model '{config.name}': parameter {key} is not supported: {reason}"
+            raise given.refuse(key, fault)
     most = max(1, config.max_batch_size)
     words = [word.strip() for word in given.words.get(GRAPHS, "").split(",") if word.strip()]
     if not all(word.isdecimal() and 0 < int(word) <= most for word in words):
@@ -104,7 +104,9 @@ def _read_thread_count(given: GivenParameters, *keys: str) -> int:
             counts[key] = 0 if re.fullmatch("-[0-9]+", given.words[key]) else given.threads(key)
     if len(set(counts.values())) > 1:
         counts_text = ", ".join(f"{key} {count}" for key, count in counts.items())
-        raise ConfigError(f"{given.where}: these parameters mean the same: {counts_text}")
+        raise given.refuse(
+            next(iter(counts)), f"{given.where}: these parameters mean the same: {counts_text}"
+        )
     return next(iter(counts.values()), 0)
 
 
@@ -119,7 +121,8 @@ def _read_compile_options(given: GivenParameters) -> JsonObject | None:
     if not isinstance(options, dict):
         raise given.wrong(COMPILE, "a JSON object of keyword arguments of torch.compile")
     if "model" in options:
-        raise ConfigError(f"{given.where}: 'model' is not an optional parameter for 'torch.compile'")
+        fault = f"{given.where}: 'model' is not an optional parameter for 'torch.compile'"
+        raise given.refuse(COMPILE, fault)
     return options
 
 

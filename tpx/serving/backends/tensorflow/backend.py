@@ -92,7 +92,8 @@ class TensorFlowModel:
         if self._settings.init_ops_file and not self._graph:
             raise ConfigError(
                 f"parameter 'TF_INIT_OPS_FILE' of model '{self._name}' is for the platform {_GRAPH}: a "
-                "SavedModel initializes itself"
+                "SavedModel initializes itself",
+                field="parameters[TF_INIT_OPS_FILE]",
             )
         self._init_ops = init_ops_of(self._settings, self._name, files.directory)
         self._inputs: list[GraphTensor] = []
@@ -111,7 +112,8 @@ class TensorFlowModel:
         if not possible and config.max_batch_size and all(tensor.ranked for tensor in tensors):
             raise ConfigError(
                 f"unable to autofill for '{self._name}', configuration specified max-batch "
-                f"{config.max_batch_size} but model signature does not support batching"
+                f"{config.max_batch_size} but model signature does not support batching",
+                field="max_batch_size",
             )
         most = max(1, default_max_batch_size) if possible else 0
         complete_tensors(config, self._inputs, self._outputs, most)
@@ -129,7 +131,8 @@ class TensorFlowModel:
         if spec.kind == "KIND_GPU" and spec.device_id >= gpu_count():
             raise ConfigError(
                 f"instance '{spec.name}' of model '{self._name}' asks for GPU {spec.device_id}, but "
-                f"TensorFlow sees {gpu_count()} GPUs (pip install 'tensorflow[and-cuda]' adds CUDA)"
+                f"TensorFlow sees {gpu_count()} GPUs (pip install 'tensorflow[and-cuda]' adds CUDA)",
+                field="instance_group",
             )
         used = {item.name for item in config.output} | set(taken_outputs(config))
         outputs = [tensor for tensor in self._outputs if tensor.name in used]

@@ -98,7 +98,7 @@ def init_ops_of(settings: TensorFlowSettings, model: str, directory: Path) -> li
     name = settings.init_ops_file
     if not name:
         return []
-    places = [inside(place, name, "TF_INIT_OPS_FILE") for place in (directory, directory.parent)]
+    places = [inside(place, name, "parameters[TF_INIT_OPS_FILE]") for place in (directory, directory.parent)]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise LoadError(f"unable to find TF_INIT_OPS_FILE '{name}' of model '{model}' in '{directory}'")
@@ -136,7 +136,8 @@ def signature_of(model: str, signatures: Mapping[str, Any], wanted: str) -> Any:
     if name not in names:
         raise ConfigError(
             f"the SavedModel of '{model}' has no signature '{name}' (it has: {', '.join(names) or 'none'}): "
-            "the parameter TF_SIGNATURE_DEF selects one"
+            "the parameter TF_SIGNATURE_DEF selects one",
+            field="parameters[TF_SIGNATURE_DEF]",
         )
     return signatures[name]
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from tpx.errors import ConfigError
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import path_of
 from tpx.serving.backends.parameters import GivenParameters
 
 JitLevel = Literal["OFF", "DEFAULT", "ON_1", "ON_2"]
@@ -54,17 +55,20 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     accelerators = config.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         raise ConfigError(
-            f"model '{config.name}': CPU Execution Accelerator is not supported in TensorFlow backend"
+            f"model '{config.name}': CPU Execution Accelerator is not supported in TensorFlow backend",
+            field="optimization.execution_accelerators.cpu_execution_accelerator",
         )
     for accelerator in accelerators.gpu_execution_accelerator:
         if accelerator.name in ("tensorrt", "gpu_io"):
             raise ConfigError(
                 f"model '{config.name}' asks for execution accelerator '{accelerator.name}', which tpx "
-                "does not support for TensorFlow: serve TensorRT engines with backend 'tensorrt'"
+                "does not support for TensorFlow: serve TensorRT engines with backend 'tensorrt'",
+                field=path_of(config, accelerator),
             )
         if accelerator.name != "auto_mixed_precision":
             raise ConfigError(
-                f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested"
+                f"model '{config.name}': unknown Execution Accelerator '{accelerator.name}' is requested",
+                field=path_of(config, accelerator),
             )
     return TensorFlowSettings(
         intra_threads=parameters.threads("TF_NUM_INTRA_THREADS"),

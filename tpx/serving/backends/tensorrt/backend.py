@@ -14,7 +14,7 @@ from typing import Any
 from tpx.cuda_driver import LIBRARY, CudaDriver
 from tpx.errors import ConfigError, LoadError, TpxError, Unsupported
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.model_config import inputs_and_outputs
+from tpx.protocol.model_config import inputs_and_outputs, path_of
 from tpx.serving.backends.contract import Description, Executor, InstanceSpec, ModelFiles, inside, no_file
 from tpx.serving.backends.model_tensors import check_all_required, check_signature, complete_tensors, dims_of
 from tpx.serving.backends.parameters import instance_specs
@@ -84,7 +84,8 @@ class TensorRtModel:
         if config.max_batch_size > most:
             raise ConfigError(
                 f"autofill failed for model '{self._name}': configuration specified max-batch "
-                f"{config.max_batch_size} but TensorRT engine only supports max-batch {most}"
+                f"{config.max_batch_size} but TensorRT engine only supports max-batch {most}",
+                field="max_batch_size",
             )
         inputs, outputs = self._facts.inputs, self._facts.outputs
         complete_tensors(config, inputs, outputs, most)
@@ -102,7 +103,8 @@ class TensorRtModel:
         if config.max_batch_size > self._find_max_batch_size(specs):
             raise ConfigError(
                 f"unexpected configuration maximum batch size {config.max_batch_size} for '{config.name}', "
-                f"the profiles of its instances accept {self._find_max_batch_size(specs)} at most"
+                f"the profiles of its instances accept {self._find_max_batch_size(specs)} at most",
+                field="max_batch_size",
             )
         tensors = {each.name: each for each in self._facts.inputs}
         for item in config.input:
@@ -147,7 +149,8 @@ class TensorRtModel:
         if config.max_batch_size and self._facts.has_shape_tensors:
             raise ConfigError(
                 f"model '{config.name}' has shape tensors, which tpx supports without batching only: set "
-                "max_batch_size to 0"
+                "max_batch_size to 0",
+                field="max_batch_size",
             )
 
     def _check_kinds(self, config: ModelConfig) -> None:
@@ -161,11 +164,15 @@ class TensorRtModel:
         shaping = {each.name for each in (*self._facts.inputs, *self._facts.outputs) if each.is_shape}
         for item in inputs_and_outputs(config):
             if item.is_non_linear_format_io:
-                raise ConfigError(f"tensor '{item.name}' of model '{config.name}' is linear in the engine")
+                raise ConfigError(
+                    f"tensor '{item.name}' of model '{config.name}' is linear in the engine",
+                    field=path_of(config, item, "is_non_linear_format_io"),
+                )
             if item.is_shape_tensor != (item.name in shaping):
                 raise ConfigError(
                     f"is_shape_tensor of '{item.name}' of model '{config.name}' must be "
-                    f"{str(item.name in shaping).lower()}, as in the engine"
+                    f"{str(item.name in shaping).lower()}, as in the engine",
+                    field=path_of(config, item, "is_shape_tensor"),
                 )
 
 
@@ -175,10 +182,12 @@ def _check_devices(model: str, specs: Sequence[InstanceSpec], driver: CudaDriver
         if spec.kind != "KIND_GPU":
             raise ConfigError(
                 f"instance '{spec.name}' of model '{model}' has kind {spec.kind}, but TensorRT computes on "
-                "GPUs only: use KIND_GPU"
+                "GPUs only: use KIND_GPU",
+                field="instance_group",
             )
         if spec.device_id >= count:
             raise ConfigError(
                 f"instance '{spec.name}' of model '{model}' specifies invalid or unsupported gpu id "
-                f"{spec.device_id}: there are {count} GPUs"
+                f"{spec.device_id}: there are {count} GPUs",
+                field="instance_group",
             )

@@ -15,11 +15,13 @@ from typing import Any, Literal, cast
 from tpx.cuda_driver import CudaDriver
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.model_config import path_of
 from tpx.serving.backends.parameters import GivenParameters
 
 Strategy = Literal["STATIC", "ON_PROFILE_CHANGE"]
 Priority = Literal["DEFAULT", "MAX", "MIN"]
 
+_MULTI_DEVICE = "enable_multi_device"
 _STRATEGY = "execution_context_allocation_strategy"
 _STRATEGIES: Mapping[str, Strategy] = {"STATIC": "STATIC", "ON_PROFILE_CHANGE": "ON_PROFILE_CHANGE"}
 _PRIORITIES: Mapping[int, Priority] = {0: "DEFAULT", 1: "MAX", 2: "MIN"}
@@ -44,12 +46,16 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorRtSett
     """Return the settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
     given = GivenParameters.of_model(config)
     strategy = given.one_of(_STRATEGY, _STRATEGIES) or "STATIC"
-    given.warn_of_others([_STRATEGY], "has no effect")
+    if given.switch(_MULTI_DEVICE, default=False):
+        fault = f"parameter '{_MULTI_DEVICE}' of {given.where}: tpx runs an engine on one GPU"
+        raise given.refuse(_MULTI_DEVICE, fault)
+    given.warn_of_others([_STRATEGY, _MULTI_DEVICE], "has no effect")
     for group in config.instance_group:
         if group.secondary_devices:
             raise ConfigError(
                 f"instance group {group.name} of model {config.name} names secondary_devices, but tpx runs "
-                "engines on GPUs only"
+                "engines on GPUs only",
+                field=path_of(config, group, "secondary_devices"),
             )
     for name in ("graphs", "busy_wait_events", "output_copy_stream"):
         if getattr(config.optimization.cuda, name):

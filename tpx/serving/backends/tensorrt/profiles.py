@@ -105,7 +105,8 @@ def profiles_of(model: str, written: Sequence[str], count: int) -> tuple[int, ..
         if not (text.isascii() and text.isdigit() and int(text) < count):
             raise ConfigError(
                 f"unable to autofill for '{model}', configuration specified invalid profile {text} . Number "
-                f"of profiles supported by TensorRT engine: {count}"
+                f"of profiles supported by TensorRT engine: {count}",
+                field="instance_group",
             )
         numbers.append(int(text))
     return tuple(dict.fromkeys(numbers)) or (0,)

@@ -14,11 +14,11 @@ class CpuMetrics:
     """CPU and memory of the machine. Utilization is since the last sample, so the first has none."""
 
     def __init__(self) -> None:
-        self._before = _read_cpu_seconds()
+        self._before = read_cpu_seconds()
         self._utilization: float | None = None
 
     def sample(self) -> Sequence[Family]:
-        busy, total = _read_cpu_seconds()
+        busy, total = read_cpu_seconds()
         before_busy, before_whole = self._before
         if total > before_whole:
             self._utilization = min(1.0, max(0.0, (busy - before_busy) / (total - before_whole)))
@@ -41,7 +41,7 @@ class CpuMetrics:
         """Do nothing: the probe holds no resources."""
 
 
-def _read_cpu_seconds() -> tuple[float, float]:
+def read_cpu_seconds() -> tuple[float, float]:
     """Return busy and total CPU seconds of all cores since boot. User time already includes guests."""
     times = psutil.cpu_times()._asdict()
     total = sum(spent for name, spent in times.items() if not name.startswith("guest"))

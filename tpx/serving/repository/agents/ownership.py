@@ -39,8 +39,8 @@ CLASS = "RepositoryAgent"
 """Name of the agent class in <directory>/<name>/agent.py."""
 
 
-def agent(name: str, directory: Path) -> RepositoryAgent:
-    """Create the agent of this name. Raises LoadError, or ConfigError if there is no such agent."""
+def agent(name: str, directory: Path, field: str = "") -> RepositoryAgent:
+    """Create the agent that `field` names. Raises LoadError, or ConfigError if there is no such agent."""
     file = _find_agent_file(name, directory, "agent.py")
     if file is not None:
         # import it anew for every load, so that a fix needs no restart
@@ -65,7 +65,7 @@ def agent(name: str, directory: Path) -> RepositoryAgent:
             f": '{directory / name}' has a library of Triton's, tpx supports only agents in Python, agent.py"
         )
     names = sorted(path.parent.name for path in directory.glob("*/agent.py"))
-    raise ConfigError(unknown(AGENTS, name, fault, names))
+    raise ConfigError(unknown(AGENTS, name, fault, names), field=field)
 
 
 def locate_code(name: str, directory: Path) -> str:
@@ -126,10 +126,12 @@ class Ownership:
 
         Raises LoadError from an agent that rejects the model, and ConfigError for an unknown agent.
         """
-        found = [(each, agent(each.name, agent_directory)) for each in config.model_repository_agents.agents]
+        agents = config.model_repository_agents.agents
+        fields = [f"model_repository_agents.agents[{index}]" for index in range(len(agents))]
+        found = [agent(each.name, agent_directory, field) for each, field in zip(agents, fields, strict=True)]
         with self._acting:
             self._last = AgentAction.LOAD
-            for each, one in found:
+            for each, one, field in zip(agents, found, fields, strict=True):
                 model = AgentModel(config.name, deepcopy(config), each.parameters, location, private_parent)
                 self._notified.append((each.name, one, model))
                 where = f"repository agent '{each.name}' of model '{model.name}'"
@@ -137,7 +139,7 @@ class Ownership:
                     with foreign():
                         one.act(AgentAction.LOAD, model)
                 except ConfigError as exc:
-                    raise ConfigError(f"{where}, in model_repository_agents.agents: {exc.message}") from exc
+                    raise ConfigError(f"{where}: {exc.message}", field=field) from exc
                 except TpxError as exc:
                     if not isinstance(exc.__cause__, TpxError | OSError | None):
                         # the traceback helps the agent's author

@@ -155,6 +155,12 @@ class TritonPythonModel:
     def pid(self, request, rest):
         return str(os.getpid())
 
+    def free_memory(self, request, rest):
+        return str(pb_utils.shared_memory.free_memory())
+
+    def large(self, request, rest):
+        return "x" * int(rest)
+
     def keep(self, request, rest):
         self.kept.append(request.inputs()[0])
         return str(len(self.kept))

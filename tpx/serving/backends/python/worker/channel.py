@@ -71,6 +71,12 @@ class Channel:
             else:
                 self._send_all(frames.framed(kind, parts))
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of shared memory for tensors to the server."""
+        with self._sending:
+            return self._ring.free_bytes
+
     def flush(self) -> None:
         """Send the kept frame."""
         if self._kept:
@@ -130,9 +136,11 @@ class Channel:
 
     def pump(self) -> None:
         """Read in a separate thread from now on: threads also wait for results produced in this process."""
-        if self._pump is None:
+        with self._changed:
+            if self._pump is not None:
+                return
             self._pump = threading.Thread(target=self._run_pump, name="tpx-channel", daemon=True)
-            self._pump.start()
+        self._pump.start()
 
     def _run_pump(self) -> None:
         try:

@@ -54,6 +54,7 @@ class Execution:
         self._ahead: dict[int, int] = {}
         self._ahead_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_lock = threading.Lock()
         self.model: Any = None
         self._short = 0
         self._kept_since_ns = 0
@@ -221,10 +222,11 @@ class Execution:
 
     def _start_coroutine(self, coroutine: Any) -> Future[Any]:
         self.channel.pump()
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._loop.set_exception_handler(self._reports.task_raised)
-            threading.Thread(target=self._loop.run_forever, name="tpx-asyncio", daemon=True).start()
+        with self._loop_lock:  # `execute` and `is_ready` run on different threads
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._loop.set_exception_handler(self._reports.task_raised)
+                threading.Thread(target=self._loop.run_forever, name="tpx-asyncio", daemon=True).start()
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def _end_coroutine(self, senders: list[Any], done: Future[Any]) -> None:
@@ -238,9 +240,9 @@ class Execution:
             if not sender._closed:
                 sender.send(InferenceResponse(error=TritonError(text)), flags=frames.FINAL)
 
-    def await_here(self, awaitable: Any, timeout_s: float) -> Any:
+    def await_here(self, awaitable: Any) -> Any:
         """Return the result of an awaitable of the model."""
-        return self._start_coroutine(awaitable).result(timeout_s)
+        return self._start_coroutine(awaitable).result()
 
     # senders
 

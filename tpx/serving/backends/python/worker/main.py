@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import importlib
 import importlib.util
@@ -28,21 +27,20 @@ from tpx.serving.backends.python.worker.model_config import ModelConfig
 from tpx.serving.backends.python.worker.rings import TensorMemory
 from tpx.serving.backends.python.worker.services import Reports
 
-_READY_TIMEOUT_S = 5.0
 
-
-def main(descriptor: int, lifeline: int, from_server: int, to_server: int) -> None:
+def main(descriptor: int, lifeline: int, questions: int, from_server: int, to_server: int) -> None:
     """Serve until the server ends this process or disappears; `lifeline` makes the kernel enforce the
     latter.
 
-    All are descriptors: of a socket, a pipe, and the memory for tensors in both directions.
+    All are descriptors: of a socket, of two pipes, and of the memory for tensors in both directions. A byte
+    in the pipe `questions` asks whether the model is ready.
     """
     if sys.platform == "linux":
         # the kernel kills this process group when the other end closes, even if the model holds the GIL
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    for end in (descriptor, lifeline):
+    for end in (descriptor, lifeline, questions):
         os.set_inheritable(end, False)  # programs that the model starts must not hold them open
     sock = socket.socket(fileno=descriptor)
     incoming, outgoing = TensorMemory(from_server), TensorMemory(to_server)
@@ -52,7 +50,7 @@ def main(descriptor: int, lifeline: int, from_server: int, to_server: int) -> No
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = triton_python_backend_utils
     with suppress(ServerGone):
-        _ModelProcess(sock, incoming, outgoing).serve()
+        _ModelProcess(sock, questions, incoming, outgoing).serve()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # threads of the model may never end
@@ -69,7 +67,10 @@ def _die_with_server(descriptor: int) -> None:
 class _ModelProcess:
     """Handles frames one after another."""
 
-    def __init__(self, sock: socket.socket, incoming: TensorMemory, outgoing: TensorMemory) -> None:
+    def __init__(
+        self, sock: socket.socket, questions: int, incoming: TensorMemory, outgoing: TensorMemory
+    ) -> None:
+        self._questions = questions
         self._channel = Channel(sock, incoming, outgoing, self._handle_frame)
         self._calls = Calls(self._channel)
         self._work: deque[tuple[int, Any]] = deque()
@@ -100,7 +101,6 @@ class _ModelProcess:
         verbs = {
             frames.COMPLETE_CONFIG: self._complete_config,
             frames.INITIALIZE: self._initialize,
-            frames.ASK_READY: self._send_ready,
         }
         half = 0
         while True:
@@ -179,9 +179,11 @@ class _ModelProcess:
                 execution.model.initialize(words["args"])
             if not callable(getattr(execution.model, "execute", None)):
                 raise AttributeError("the class TritonPythonModel has no function 'execute'")
-            answer["asks_ready"] = callable(getattr(execution.model, "is_ready", None))
             self._execution = execution
             self._calls.open = True
+            answer["asks_ready"] = callable(getattr(execution.model, "is_ready", None))
+            if answer["asks_ready"]:
+                threading.Thread(target=self._answer_questions, name="tpx-readiness", daemon=True).start()
         except ServerGone:
             raise
         except BaseException as exc:  # noqa: BLE001
@@ -189,15 +191,21 @@ class _ModelProcess:
             answer = {"error": described(exc)}
         self._channel.send(frames.INITIALIZED, [json.dumps(answer).encode()])
 
-    def _send_ready(self, _: bytes) -> None:
+    def _answer_questions(self) -> None:
+        """Call `is_ready` on its own thread: the main thread may execute for long."""
+        with suppress(ServerGone):
+            while os.read(self._questions, 1):
+                self._send_ready()
+
+    def _send_ready(self) -> None:
         assert self._execution is not None
         try:
             ready = self._execution.model.is_ready()
             if inspect.iscoroutine(ready):
-                ready = self._execution.await_here(ready, _READY_TIMEOUT_S)
+                ready = self._execution.await_here(ready)
         except ServerGone:
             raise
-        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
+        except BaseException as exc:  # noqa: BLE001 (whatever a model raises, it is not ready)
             ready = None
             self._reports.raised(f"is_ready of model '{self._execution.name}' failed", exc)
         self._channel.send(frames.READY, [b"\1" if ready is True else b"\0"])

@@ -160,6 +160,12 @@ class Ring:
         self._blocks.clear()
         self._unsent.clear()
 
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that no block occupies, or only one that has been read."""
+        memory = self._memory
+        return self._most - START - sum(end - start for start, end in self._blocks if memory[start])
+
     def sent(self) -> None:
         """Leave the blocks allocated since the last call to the reader."""
         self._unsent.clear()

@@ -29,11 +29,11 @@ class Tensor:
 
     def __init__(self, name: str, numpy_array: Array) -> None:
         """Create a tensor. Raises TypeError; TritonModelException for an empty name, an unsupported type."""
-        if type(name) is not str or not name:
-            name = _check_name(name, "Tensor(): name")
-        self._name = name
+        if type(name) is not str:
+            name = arguments.text(name, "Tensor(): name")
         if not isinstance(numpy_array, np.ndarray):
             raise arguments.wrong(numpy_array, "Tensor(): the array", "a numpy.ndarray")
+        self._name = name or _check_name(name, "Tensor(): name")
         datatype = name_of(numpy_array.dtype)
         if datatype is None:
             raise TritonModelException(

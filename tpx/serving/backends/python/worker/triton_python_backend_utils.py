@@ -40,6 +40,7 @@ from tpx.serving.backends.python.worker.services import (
     get_model_dir,
     is_model_ready,
     load_model,
+    shared_memory,
     unload_model,
 )
 from tpx.serving.backends.python.worker.tensor import (

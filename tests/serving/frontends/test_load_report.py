@@ -1,0 +1,82 @@
+"""Load in response headers (ORCA), for load balancers that ask for it."""
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from tests.serving.live import Live, floats
+from tpx.protocol.tensors import Tensor
+from tpx.protocol.v2_json import encode_infer_request
+from tpx.serving.frontends.load_report import LoadReport, format_of
+from tpx.serving.served import Served
+
+ASKED = "endpoint-load-metrics-format"
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+class Busy:
+    """A model with requests, or an ensemble."""
+
+    def __init__(self, in_flight: int, pending: int, composed_of: frozenset[str] = frozenset()) -> None:
+        self.in_flight, self.pending, self.composed_of = in_flight, pending, composed_of
+
+
+def test_a_report_has_the_machine_and_the_requests_of_all_models_but_ensembles() -> None:
+    models = [Busy(3, 2), Busy(1, 0), Busy(4, 0, frozenset("a"))]
+    report = LoadReport(lambda: cast("list[Served]", models))
+    name, _, document = report.line(b"json").decode().rstrip("\r\n").partition(": JSON ")
+    figures = json.loads(document)
+    assert name == "endpoint-load-metrics"
+    assert figures.pop("named_metrics") == {"requests_in_flight": 4, "pending_requests": 2}
+    assert 0 < figures["mem_utilization"] < 1
+    assert 0 <= figures.get("cpu_utilization", 0) <= 1
+    text = report.line(b"text").decode()
+    assert text.startswith("endpoint-load-metrics: TEXT ")
+    assert text.endswith("named_metrics.requests_in_flight=4, named_metrics.pending_requests=2\r\n")
+    assert report.line(b"") == b""
+
+
+def test_a_report_is_used_again_for_half_a_second() -> None:
+    clock, models = Clock(), [Busy(1, 0)]
+    report = LoadReport(lambda: cast("list[Served]", models), clock)
+    first = report.line(b"text")
+    models[0].in_flight = 9
+    clock.now_ns = 400_000_000
+    assert report.line(b"text") == first
+    clock.now_ns = 600_000_000
+    assert b"requests_in_flight=9" in report.line(b"text")
+
+
+@pytest.mark.parametrize(
+    ("word", "form"), [(b"TEXT", b"text"), (b" json", b"json"), (b"bin", b""), (b"", b"")]
+)
+def test_the_format_is_text_or_json(word: bytes, form: bytes) -> None:
+    assert format_of({ASKED.encode(): word}) == form
+
+
+def test_without_the_models_only_the_machine_is_reported() -> None:
+    assert b"named_metrics" not in LoadReport(None).line(b"text")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_responses_have_the_header_if_it_is_asked_for(live: Live, form: str) -> None:
+    head, tail = encode_infer_request([Tensor.from_numpy("x", floats([1, 2]))])
+    asked: Any = {ASKED: form}
+    size = {"Inference-Header-Content-Length": str(len(head))}
+    for _ in range(4):  # the first is decoded, the others are answered by the fast path
+        answer = live.infer("double", head, b"".join(tail), **size, **asked)
+        assert answer.headers["endpoint-load-metrics"].startswith(form.upper())
+        assert "endpoint-load-metrics" not in live.infer("double", head, b"".join(tail), **size).headers
+    for verb in ("generate", "generate_stream"):
+        path, body = f"/v2/models/double/{verb}", b'{"x": 1}'
+        assert "requests_in_flight" in live.http("POST", path, body, asked).headers["endpoint-load-metrics"]
+        assert "endpoint-load-metrics" not in live.http("POST", path, body).headers
