@@ -112,12 +112,14 @@ class Endpoints:
             )
             return grpc_connections(listener, grpc_limits(config), frontend.methods(), self._inflater)
 
-        def connect_http(listener: Listener, hosted: HostedPaths | None = None) -> _Connections:
+        def connect_http(
+            where: ServiceAddress, hosted: HostedPaths | None, listener: Listener
+        ) -> _Connections:
             frontend = HttpFrontend(
                 self._plane,
                 http.http_max_input_size,
                 self._inflater,
-                access=HttpAccess(restrictions=restricted_http, pages=pages(http.http_address)),
+                access=HttpAccess(restrictions=restricted_http, pages=pages(where.address)),
                 forwarding=forwarded_http,
                 relay=self._relay,
                 hosted=hosted,
@@ -136,10 +138,10 @@ class Endpoints:
                 tls = grpc_tls(config)
                 services.append(_Service(where=where, tls=tls, connect=connect_grpc, observe=access.grpc))
             elif where.flag == "http":
-                tls = http_tls(config)
-                services.append(_Service(where=where, tls=tls, connect=connect_http, observe=access.http))
+                tls, connect = http_tls(config), partial(connect_http, where, None)
+                services.append(_Service(where=where, tls=tls, connect=connect, observe=access.http))
             elif where.hosted:
-                connect = partial(connect_http, hosted=self._hosted_paths(where))
+                connect = partial(connect_http, where, self._hosted_paths(where))
                 services.append(_Service(where=where, connect=connect, observe=access.http))
             elif metrics is not None:
                 services.append(_Service(where=where, connect=connect_metrics, observe=access.http))

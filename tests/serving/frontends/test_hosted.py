@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving import onnx_files
 from tests.serving.live import Live, floats, serving
 from tests.serving.onnx_files import write_model
 from tpx.errors import UsageError
 from tpx.options import build
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 from tpx.serving.endpoints import check_ports
 from tpx.serving.frontends.hosted import sagemaker, vertex_ai
 from tpx.serving.options import ServeConfig

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.live import Live, floats
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2_json import encode_infer_request
 from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.served import Served
 

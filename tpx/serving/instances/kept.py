@@ -18,6 +18,7 @@ _MAX_BINDINGS = 16
 MAX_BOUND_BYTES = 32 << 10
 """Maximum inputs and outputs of a binding: copying more costs what binding saves."""
 _SEEN_SHAPES = 64
+_LARGE_BYTES = 64 << 20
 
 _Key = tuple[object, ...]
 
@@ -59,7 +60,11 @@ class KeptBindings:
         return self._kept.get((head.batch_key, size))
 
     def learn(self, batch: Batch, inputs: Arrays, outputs: Arrays) -> None:
-        """Bind the shapes of a computed batch if they were used before."""
+        """Bind the shapes of a computed batch if they were used before. After very large outputs, all
+        bindings end, because the executor can return memory in its regular runs only.
+        """
+        if self._kept and any(array.nbytes > _LARGE_BYTES for array in outputs.values()):
+            self.clear()
         key = (batch.requests[0].head.batch_key, batch.size)
         if key in self._kept:
             return

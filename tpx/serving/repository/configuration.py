@@ -28,7 +28,6 @@ _RUNTIMES = {"pytorch": ("model.py",)}
 _BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 _LISTED = 5
 """Maximum number of file names in an error message."""
-_MAX_INSTANCES = 1024
 MAX_ELEMENTS = 2**63 - 1
 WITH_OPERATORS = ("onnxruntime",)
 """Backends that can load libraries of custom operators."""
@@ -322,19 +321,12 @@ def _multiply_fixed_dims(dims: Iterable[int]) -> list[int]:
 
 def validate_instance_groups(config: ModelConfig) -> None:
     """Raise ConfigError for invalid instance groups. Call after fill_defaults; needs no model file."""
-    instances = 0
     for index, group in enumerate(config.instance_group):
         where, field = f"instance group {group.name} of model {config.name}", f"instance_group[{index}]"
         if group.kind not in (_AUTO, _GPU, _CPU, _MODEL):
             raise ConfigError(f"{where} has the unknown kind {group.kind}", field=f"{field}.kind")
         if group.count < 1:
             raise ConfigError(f"{where} must have a count of at least 1", field=f"{field}.count")
-        instances += group.count * max(1, len(group.gpus))
-        if instances > _MAX_INSTANCES:
-            raise ConfigError(
-                f"{where} has a count of {group.count}: a model can have {_MAX_INSTANCES} instances",
-                field=f"{field}.count",
-            )
         if group.kind in (_CPU, _MODEL) and group.gpus:
             kind = "KIND_CPU" if group.kind == _CPU else "KIND_MODEL"
             raise ConfigError(

@@ -1,9 +1,16 @@
 """Outputs leave the runtime's arena where many are held: it would keep their memory for ever."""
 
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
+import onnxruntime as ort
 
-from tpx.serving.backends.onnxruntime.execution import LentOutputs
+from tests.serving.onnx_files import doubling, save
+from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, LentOutputs
+from tpx.serving.backends.onnxruntime.options import shrinking_options
+from tpx.serving.backends.onnxruntime.signature import OnnxTensor
+from tpx.serving.heap import resident_bytes
 
 MB = 1 << 20
 
@@ -37,3 +44,18 @@ def test_an_output_that_is_alone_is_lent_however_large_and_small_ones_are_not_co
     assert lent.lend([large])[0] is large
     small = [output(1024) for _ in range(10)]
     assert all(one is other for one, other in zip(lent.lend(list(small)), small, strict=True))
+
+
+def test_the_first_small_run_after_a_very_large_output_returns_the_arenas_memory(tmp_path: Path) -> None:
+    session = ort.InferenceSession(save(doubling("batch", "n"), tmp_path / "model.onnx"))
+    tensors = [
+        [OnnxTensor.of(node) for node in nodes] for nodes in (session.get_inputs(), session.get_outputs())
+    ]
+    executor = ArrayExecutor(session, *tensors, ort.RunOptions(), shrinking_options())
+    small, large = np.zeros((1, 4), np.float32), np.zeros((1, 50 * MB), np.float32)
+    executor.execute({"x": small})  # the first part of the arena always stays
+    before = resident_bytes()
+    executor.execute({"x": large})
+    assert resident_bytes() - before > 150 * MB
+    executor.execute({"x": small})
+    assert resident_bytes() - before < 50 * MB

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
 _LENT_BYTES = 32 << 20
+GROWING_BYTES = 64 << 20
+"""Smallest output after which memory of the runtime's arena is returned to the system."""
+_SMALL_BYTES = 1 << 20
+_SHRINK_EVERY_S = 10.0
 _SHAPES_KEPT = 16
 """Maximum number of cached buffers per input, for recurring shapes such as batch sizes."""
 _CPU = "CPUExecutionProvider"
@@ -66,10 +71,12 @@ class LentOutputs:
     for good, so outputs beyond a total of 32 MiB are copied.
     """
 
-    __slots__ = ("_bytes", "_refs", "_returned")
+    __slots__ = ("_bytes", "_refs", "_returned", "grown")
 
     def __init__(self) -> None:
         self._bytes = 0
+        self.grown = False
+        """True after an output so large that the arena should not keep its memory."""
         # by id of the weak reference, because arrays are not hashable
         self._refs: dict[int, tuple[weakref.ref[Any], int]] = {}
         # appended to by any thread that drops the last reference
@@ -82,6 +89,8 @@ class LentOutputs:
                 continue
             while self._returned:
                 self._bytes -= self._refs.pop(id(self._returned.popleft()))[1]
+            if array.nbytes >= GROWING_BYTES:
+                self.grown = True
             if self._bytes + array.nbytes > _LENT_BYTES and self._bytes:
                 results[index] = array.copy()
                 continue
@@ -95,7 +104,8 @@ class ArrayExecutor:
     """Runs a session on NumPy arrays.
 
     It bypasses the checks of ONNX Runtime's Python session class, which repeat the server's own and
-    take a third of a small model's run time.
+    take a third of a small model's run time. The first small run after very large outputs returns the free
+    memory of the arena to the system.
     """
 
     def __init__(
@@ -104,24 +114,39 @@ class ArrayExecutor:
         inputs: Sequence[OnnxTensor],
         outputs: Sequence[OnnxTensor],
         options: ort.RunOptions,
+        shrinking: ort.RunOptions | None = None,
     ) -> None:
+        """`shrinking` are the options for a run that returns memory; None if there is no arena."""
+        self._shrinking = shrinking
+        self._shrunk_s = -_SHRINK_EVERY_S
         self.session = session
         self._run = getattr(session, "_sess", session).run
         self._options = options
         self._names = [tensor.name for tensor in outputs]
-        self._lend = LentOutputs().lend
+        self._lent = LentOutputs()
+        self._lend = self._lent.lend
         self._conversions = Conversions(inputs, outputs)
         self._converts = self._conversions.needed
 
     def execute(self, inputs: Arrays) -> Arrays:
         if self._converts:
             self._conversions.to_runtime(inputs)
+        options = self._options if not self._lent.grown else self._choose_options(inputs)
         try:
-            results = self._run(self._names, inputs, self._options)
+            results = self._run(self._names, inputs, options)
         except ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
         arrays = dict(zip(self._names, self._lend(results), strict=True))
         return self._conversions.from_runtime(arrays) if self._converts else arrays
+
+    def _choose_options(self, inputs: Arrays) -> ort.RunOptions:
+        """Return the options for a run after very large outputs: small runs return memory now and then."""
+        now_s = time.monotonic()
+        small = sum(array.nbytes for array in inputs.values()) < _SMALL_BYTES
+        if self._shrinking is None or not small or now_s - self._shrunk_s < _SHRINK_EVERY_S:
+            return self._options
+        self._lent.grown, self._shrunk_s = False, now_s
+        return self._shrinking
 
     def bind(self, inputs: Arrays, outputs: Arrays) -> "KeptBinding | None":
         """Implement Binds, on the CPU only."""

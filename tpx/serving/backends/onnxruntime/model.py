@@ -22,7 +22,13 @@ from tpx.serving.backends.contract import Description, Executor, InstanceSpec, M
 from tpx.serving.backends.model_tensors import check_signature
 from tpx.serving.backends.onnxruntime.execution import ArrayExecutor, BoundExecutor
 from tpx.serving.backends.onnxruntime.graph import work_depends_on_values
-from tpx.serving.backends.onnxruntime.options import Threads, run_options, session_options, warn_of_unknown
+from tpx.serving.backends.onnxruntime.options import (
+    Threads,
+    run_options,
+    session_options,
+    shrinking_options,
+    warn_of_unknown,
+)
 from tpx.serving.backends.onnxruntime.providers import (
     CPU,
     CUDA,
@@ -168,7 +174,8 @@ class OnnxModel:
         if "BF16" in datatypes or (spec.kind == "KIND_GPU" and "BYTES" not in datatypes):
             device = ("cuda", spec.device_id) if spec.kind == "KIND_GPU" else ("cpu", 0)
             return BoundExecutor(session, inputs, outputs, options, device)
-        return ArrayExecutor(session, inputs, outputs, options)
+        shrinks = self.session_options.enable_cpu_mem_arena and session.get_providers() == [CPU.name]
+        return ArrayExecutor(session, inputs, outputs, options, shrinking_options() if shrinks else None)
 
     def divides_as(self, config: ModelConfig) -> bool:
         """Return whether the sessions' threads, their share of the cores, remain the same."""

@@ -175,6 +175,14 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
     return options
 
 
+def shrinking_options() -> ort.RunOptions:
+    """Return the options for a run that returns the free memory of the CPU's arena to the system."""
+    options = ort.RunOptions()
+    options.log_severity_level = 3
+    options.add_run_config_entry(SHRINKAGE, "cpu:0")
+    return options
+
+
 def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
     """Return the options for each run of an instance. Raises ConfigError."""
     options = ort.RunOptions()
