@@ -199,7 +199,9 @@ def test_an_unknown_encoding_is_a_501_that_names_the_known_ones(live: Live) -> N
     assert answer.error.startswith("Unsupported compression type")
 
 
-@pytest.mark.parametrize("body", [b"garbage", b"", gzip.compress(b"{}")[:-4], gzip.compress(b"{}") + b"x"])
+@pytest.mark.parametrize(
+    "body", [b"garbage", b"", gzip.compress(b"{}", mtime=0)[:-4], gzip.compress(b"{}", mtime=0) + b"x"]
+)
 def test_a_broken_compressed_body_is_refused(live: Live, body: bytes) -> None:
     answer = live.http("POST", "/v2/models/double/infer", body, {"Content-Encoding": "gzip"})
     assert answer.status == 400
