@@ -97,6 +97,8 @@ class Noise:
     """The same between loads of a configuration."""
     common: float = 0.0
     """The same between final rounds, for all configurations alike."""
+    tail: float = 0.0
+    """The same of a window's p99, in addition."""
     step: float = 0.0
     """The same of each step of a random walk from measurement to measurement."""
     drift: float = 0.0
@@ -154,6 +156,7 @@ class SimulatedServer:
         level = self._loaded + self._walk + self._rounds.get(number, 0.0)
         factors = [math.exp(level + self._draw(noise.spread)) for _ in range(windows)]
         factor = fmean(factors)
+        tails = [math.exp(self._draw(noise.tail)) for _ in factors]
         steady = self.truth(variant, load) * (1 + noise.drift * math.sin(angle))
         throughput = steady * factor
         latency_ns = round(load.value * load.batch_size / throughput * 1e9)
@@ -181,10 +184,10 @@ class SimulatedServer:
                 )
                 for member, own in zip(variant.members, load.members, strict=False)
             ),
-            latency=_latencies(latency_ns),
+            latency=_latencies(latency_ns, fmean(tails)),
             windows=tuple(
-                WindowFigures(throughput=steady * own, latency=_latencies(round(latency_ns * factor / own)))
-                for own in factors
+                WindowFigures(throughput=steady * own, latency=_latencies(latency_ns * factor / own, tail))
+                for own, tail in zip(factors, tails, strict=True)
                 if number
             ),
             duration_ns=round(windows * self._measurement_s * 1e9),
@@ -219,13 +222,13 @@ class SimulatedServer:
         return instances, max(1, batch_size) if batched is not None else 1
 
 
-def _latencies(latency_ns: int) -> Latency:
+def _latencies(latency_ns: float, tail: float) -> Latency:
     return Latency(
-        avg_ns=latency_ns,
-        p50_ns=latency_ns,
+        avg_ns=round(latency_ns),
+        p50_ns=round(latency_ns),
         p90_ns=round(latency_ns * 1.1),
         p95_ns=round(latency_ns * 1.15),
-        p99_ns=round(latency_ns * 1.25),
+        p99_ns=round(latency_ns * 1.25 * tail),
     )
 
 

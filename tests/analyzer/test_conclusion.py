@@ -194,10 +194,9 @@ def test_a_gain_that_may_be_none_is_undecided_with_its_interval_and_what_would_d
 
 
 @pytest.mark.parametrize("rounds", [[], [90]])
-@pytest.mark.parametrize("planned", [0, 6])
-def test_a_gain_that_no_two_final_rounds_have_seen_is_undecided(rounds: list[float], planned: int) -> None:
+def test_a_gain_that_no_two_final_rounds_have_seen_is_undecided(rounds: list[float]) -> None:
     variants = (variant("default", rounds, searched=100), variant("0", rounds, searched=186))
-    found = judge(ModelRun(model="m", variants=variants, decisions=(), final_rounds=planned), Goals())
+    found = judge(ModelRun(model="m", variants=variants, decisions=()), Goals())
     assert (found.finding, found.recommended) == (Finding.UNDECIDED, "m_config_default")
     assert found.candidate is not None
     assert found.candidate.name == "m_config_0"
@@ -212,7 +211,7 @@ def test_a_gain_over_a_default_that_failed_its_final_rounds_is_undecided() -> No
         variant("0", [150, 151]),
         variant("1", [140, 141]),
     )
-    found = judge(ModelRun(model="m", variants=variants, decisions=(), final_rounds=5), Goals())
+    found = judge(ModelRun(model="m", variants=variants, decisions=()), Goals())
     assert found.finding is Finding.UNDECIDED
     assert "measured once, not again in final rounds" in found.sentence
 

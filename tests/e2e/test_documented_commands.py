@@ -77,7 +77,8 @@ for name in ("INPUT0", "OUTPUT0"):
 '"""
 SETUP = {
     "README.md": ONE_FILE,
-    "analyze/commands.md": f"cp -rL $MODELS models; {RUN}; cp -r results main; cp -r results branch",
+    "analyze/commands.md": f"cp -rL $MODELS models; {RUN}; "
+    "for name in main-1 main-2 main-3 branch; do cp -r results $name; done",
     "perf/data.md": f"{SERVE}; {SECOND}; {FILES}",
     "perf/loads.md": f"{SERVE}; also tests.e2e.other_services",
     "perf/services.md": f"{SERVE}; {CERTIFICATE}; also tests.e2e.other_services; "

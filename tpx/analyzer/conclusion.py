@@ -56,7 +56,6 @@ class Evidence:
 
     def __init__(self, finalists: Sequence[Finalist], goals: Goals, alpha: float = ALPHA) -> None:
         self.alpha = alpha
-        self._goals = goals
         self._finalists = finalists
         self._table = RoundTable(
             {f.name: {m.round: window_scores(m, goals) for m in f.point.samples} for f in finalists}

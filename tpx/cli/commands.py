@@ -30,7 +30,7 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.OBJECTIVE_MISSED: "an objective (--slo) or a constraint (--require satisfied) is missed",
     Exit.REGRESSION: "compare or --ab found a regression",
     Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
-    Exit.INCONCLUSIVE: "compare, --ab or --require conclusive: undecided; --undecided pass accepts it",
+    Exit.INCONCLUSIVE: "undecided: compare and --ab, unless --undecided pass; with --require conclusive",
     Exit.PERF_FAILED: "as 1; perf_analyzer's code, used by tpx perf",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; reports are written; --allow-partial accepts them",
 }

@@ -42,7 +42,9 @@ def check_sides(command: str, runs: tuple[Path, ...], baseline: tuple[Path, ...]
     if not baseline and len(runs) != 2:
         raise UsageError(f"{command} takes two runs, or some after --baseline RUN RUN RUN; got {len(runs)}")
     if not runs:
-        raise UsageError(f"{command}: no run is given to compare with --baseline")
+        raise UsageError(
+            f"{command}: no run to compare with --baseline: give it before --baseline, or after `--`"
+        )
     given = sides(runs, baseline)
     if again := next((path for side in given for path in side if side.count(path) > 1), None):
         raise UsageError(f"{command}: {again} is given twice, and a run is evidence once")

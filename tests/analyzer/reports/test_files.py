@@ -256,6 +256,14 @@ def test_words_of_a_server_are_no_markup(replay: Replay) -> None:
     assert "did not come to its end" in text
 
 
+def test_an_undecided_verdict_is_no_pass_of_junit(replay: Replay) -> None:
+    suite = ElementTree.fromstring(junit_text(view_of(replay(final_rounds=0))))
+    assert (suite.get("failures"), suite.get("skipped")) == ("0", "1")
+    skipped = suite.find(".//skipped")
+    assert skipped is not None
+    assert "nothing was shown to beat the default" in (skipped.get("message") or "")
+
+
 def test_a_constraint_that_nothing_meets_is_a_failure_of_junit(replay: Replay) -> None:
     suite = ElementTree.fromstring(junit_text(view_of(replay(latency_budget=0.5))))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "2", "0")

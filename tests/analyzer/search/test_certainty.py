@@ -20,7 +20,7 @@ def certainty() -> ModuleType:
 
 
 def test_no_verdict_of_a_quiet_machine_is_wrong(certainty: ModuleType) -> None:
-    tally = certainty.simulate(certainty.NOISES["quiet"], 12)
+    tally = certainty.simulate(certainty.SETTINGS["quiet"], 12)
     assert sum(tally.wrong.values()) == 0
     assert tally.findings["better"] >= 3
     assert max(tally.gaps) <= certainty.MARGIN
@@ -28,8 +28,10 @@ def test_no_verdict_of_a_quiet_machine_is_wrong(certainty: ModuleType) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", ["noisy", "drifting"])
+@pytest.mark.parametrize(
+    "machine", ["noisy", "drifting", "quiet, p99 as the objective", "quiet, a limit of p99"]
+)
 def test_wrong_verdicts_are_rare_on_any_machine(certainty: ModuleType, machine: str) -> None:
-    tally = certainty.simulate(certainty.NOISES[machine], 60)
+    tally = certainty.simulate(certainty.SETTINGS[machine], 60)
     assert sum(tally.wrong.values()) <= 2
     assert sum(tally.findings[name] for name in ("better", "default")) >= 10

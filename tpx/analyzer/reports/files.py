@@ -104,7 +104,9 @@ def _summarize_model(view: ModelView) -> Iterator[Section]:
 
 
 def junit_text(view: ReportView) -> str:
-    """Return JUnit XML: nothing measured is an error, a missed limit a failure, a borderline one skipped."""
+    """Return JUnit XML: nothing measured is an error, a missed limit a failure; borderline or undecided is
+    skipped.
+    """
     cases = [case for model in view.models for case in _iter_cases(model)]
     return to_junit("tpx analyze", cases, started=view.run.started.provenance.started)
 
@@ -118,6 +120,8 @@ def _iter_cases(view: ModelView) -> Iterator[Case]:
         case = replace(case, outcome="error", message=text, kind=verdict.finding.value)
     elif verdict.finding is Finding.NONE_SATISFIES:
         case = replace(case, outcome="failure", message=text, kind=verdict.finding.value)
+    elif verdict.finding is Finding.UNDECIDED:
+        case = replace(case, outcome="skipped", message=text)
     yield case
     best = verdict.best
     if best is None:

@@ -72,10 +72,6 @@ class ModelRun:
     """Records of how its configurations were loaded, in order."""
     fingerprint: str = ""
     """Fingerprint of its directory in the model repository; empty if the directory was not accessible."""
-    tolerance_percent: float = 10.0
-    """Maximum difference between the windows of a stable measurement."""
-    final_rounds: int = 0
-    """Maximum number of final rounds."""
 
     @property
     def default(self) -> VariantRun | None:
@@ -125,7 +121,7 @@ class Run:
             raise MeasurementError("the journal does not begin with the start of a run")
         return cls(
             started=started,
-            models=tuple(state.models[name].model(name, started) for name in started.models),
+            models=tuple(state.models[name].model(name) for name in started.models),
             server_only=state.server,
             outcome=state.ended.outcome if state.ended else "unfinished",
             elapsed_ns=state.elapsed_ns,
@@ -262,7 +258,7 @@ class ModelRecords:
         self.outdated += [f for f in self.failures if not f.round]
         self.failures = []
 
-    def model(self, name: str, started: journal.RunStarted) -> ModelRun:
+    def model(self, name: str) -> ModelRun:
         # an interrupt may leave some finalists, or loads of an only configuration, with two repetitions and
         # others with one: then only the first counts, so that the ranking does not favor those with two
         failed = {f.variant for f in self.failures if f.round}
@@ -289,6 +285,4 @@ class ModelRecords:
             unavailable=self.unavailable,
             preparations=tuple(self.preparations),
             fingerprint=self.read.fingerprint if self.read else "",
-            tolerance_percent=started.tolerance_percent,
-            final_rounds=started.final_rounds,
         )

@@ -108,8 +108,9 @@ class History:
             left = most - self.measurements - min(self.reserved, most // 3)
         if budget is not None and self._spent_ns:
             total = budget * 1e9 * self.measurements / self._spent_ns
-            # at least two rounds of two finalists, without which nothing is decided
-            reserve = min(REPETITION_COST * self.reserved, max(total / 3, REPETITION_COST * 5), total * 0.6)
+            # two rounds of two finalists, without which nothing is decided, and one measurement to spare
+            least = REPETITION_COST * 5
+            reserve = min(REPETITION_COST * self.reserved, max(total / 3, least), total * 0.6)
             left = min(left, total - self.measurements - reserve)
         return left
 
