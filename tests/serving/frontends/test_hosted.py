@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocol.v2_requests import encode_infer_request
 from tests.serving import onnx_files
-from tests.serving.live import Live, encode_infer_request, floats, serving
+from tests.serving.live import Live, floats, serving
 from tests.serving.onnx_files import write_model
 from tpx.errors import UsageError
 from tpx.options import build

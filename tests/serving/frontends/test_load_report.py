@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.serving.live import Live, encode_infer_request, floats
+from tests.protocol.v2_requests import encode_infer_request
+from tests.serving.live import Live, floats
 from tpx.protocol.tensors import Tensor
 from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.served import Served
