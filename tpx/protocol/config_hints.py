@@ -13,8 +13,7 @@ from tpx.protocol.config_text import field_at
 
 _PLACE = re.compile(r"(\d+):(\d+) : ")
 _NO_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*)"')
-_NO_VALUE = re.compile(r'(?:Enum type "([\w.]+)" has no value named|Invalid enum value) ["\']?(\w+)')
-_JSON_ENUM = re.compile(r"Invalid enum value (\w+) for enum type ([\w.]+)")
+_NO_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named ["\']?(\w+)')
 _FIELDS_LISTED = re.compile(r"\s*Available Fields\(.*", re.DOTALL)
 _PARAMETER = re.compile(r"parameters\[\d+\]\.value")
 _PARAMETER_MEANT = ' (a parameter is written value { string_value: "..." })'
@@ -38,10 +37,10 @@ _DATATYPES = {
 """Names of datatypes in C, numpy, ONNX, PyTorch, TensorFlow and TensorRT."""
 _DATATYPE_OF = {word: name for name, words in _DATATYPES.items() for word in words.split()}
 _FIELDS = {
-    **dict.fromkeys(("dimension", "dimensions", "dim", "shape", "shapes"), ("dims",)),
-    **dict.fromkeys(("type", "dtype", "datatype"), ("data_type",)),
-    "batch_size": ("max_batch_size",),
-    "instances": ("instance_group",),
+    **dict.fromkeys(("dimension", "dimensions", "dim", "shape", "shapes"), "dims"),
+    **dict.fromkeys(("type", "dtype", "datatype"), "data_type"),
+    "batch_size": "max_batch_size",
+    "instances": "instance_group",
 }
 """Fields by what they are called elsewhere."""
 _FEW = 6
@@ -66,11 +65,7 @@ def _suggest_correction(complaint: str) -> str:
     match = _NO_VALUE.search(complaint)
     if match is None:
         return ""
-    in_json = _JSON_ENUM.search(complaint)
-    name = in_json[2].rstrip(".") if in_json is not None else match[1]
-    if name is None:  # a JSON value that is not a word
-        return ""
-    values = list(messages.enum_named(name).values_by_name)
+    values = list(messages.enum_named(match[1]).values_by_name)
     return f" (write {match[2]} without quotes)" if match[2] in values else suggest_value(match[2], values)
 
 
@@ -94,8 +89,8 @@ def suggest_value(word: str, values: Sequence[str]) -> str:
 def suggest_field(message: Descriptor, name: str) -> str:
     """Suggest a field of the message with a similar name, or the path to a nested field with this name."""
     known: Mapping[str, object] = message.fields_by_name
-    meant = [field for field in _FIELDS.get(name.lower(), ()) if field in known]
-    near = f" (did you mean '{meant[0]}'?)" if meant else nearest(name, known)
+    meant = _FIELDS.get(name.lower())
+    near = f" (did you mean '{meant}'?)" if meant in known else nearest(name, known)
     if near:
         return near
     if message.full_name == messages.ModelConfig.DESCRIPTOR.full_name:

@@ -140,6 +140,20 @@ def test_the_only_model_is_the_default(tmp_path: Path, monkeypatch: pytest.Monke
         )
 
 
+def test_the_default_follows_the_only_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mine", "yours"):
+        write_model(tmp_path, name, onnx_files.doubling())
+    monkeypatch.delenv("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", raising=False)
+    options: dict[str, Any] = {"allow_sagemaker": True, "sagemaker_port": 0, "model_control_mode": "explicit"}
+    with serving(tmp_path, load_model=("mine",), **options) as live:
+        for name, other in (("mine", "yours"), ("yours", "mine")):
+            for _ in range(2):
+                answer = send(live, SAGEMAKER, "POST", "/invocations", BODY)
+                assert json.loads(answer[2])["model_name"] == name
+            assert live.http("POST", f"/v2/repository/models/{other}/load").status == 200
+            assert live.http("POST", f"/v2/repository/models/{name}/unload").status == 200
+
+
 @pytest.mark.parametrize(
     ("environment", "why"),
     [

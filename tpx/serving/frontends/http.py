@@ -68,6 +68,7 @@ class HttpFrontend:
         With `hosted`, only the paths of a platform are served.
         """
         self._hosted = hosted
+        self._plane = plane
         self._access = access or HttpAccess()
         every = cast("DataPlane", plane)  # with a relay only their routes are used
         self._served = every.served if relay is None else None
@@ -83,7 +84,7 @@ class HttpFrontend:
         """Handle one request. Every error is answered; nothing is raised."""
         try:
             meaning = request.head.memo
-            if meaning is None:
+            if meaning is None or self._is_outdated(meaning):
                 meaning = request.head.memo = self._resolve_route(request.head)
             meaning(request)
         except NotLoaded as exc:
@@ -95,6 +96,12 @@ class HttpFrontend:
             request.respond(exc.status, JSON_TYPE + exc.headers, (body,))
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             answer_failure(request, exc)
+
+    def _is_outdated(self, meaning: Meaning) -> bool:
+        """Return whether the only model, which a platform's path means, may be another one by now."""
+        if self._hosted is None or self._hosted.model or not isinstance(meaning, InferRoute):
+            return False
+        return meaning.generation not in (-1, self._plane.generation)
 
     def judge(self, head: HttpHead) -> HttpError | None:
         """Return the error for a head of a page that may not send it, or without the required key, whose
