@@ -155,6 +155,13 @@ def test_a_default_as_good_as_the_best_stays() -> None:
     best = verdict(variant("default", [100, 101, 99]), variant("0", [80, 81, 79], instances=2))
     assert (best.finding, best.badge) == (Finding.DEFAULT, "Default is best")
     assert best.sentence.endswith("the default configuration is best: 100 infer/s")
+    # what was not measured again is not known to be worse
+    lucky = verdict(
+        variant("default", [100, 101, 99]), variant("0", [80, 81, 79]), variant("1", [], searched=120)
+    )
+    assert lucky.badge == "Default is the best finalist"
+    assert "the default configuration is the best finalist: 100 infer/s" in lucky.sentence
+    assert "measured higher, but only once: `m_config_1` (120 infer/s)" in lucky.detail
 
 
 def test_what_was_not_shown_to_be_worse_than_the_best_is_not_as_good_as_it() -> None:

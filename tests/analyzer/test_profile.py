@@ -119,7 +119,7 @@ def test_a_default_that_nothing_was_compared_with_is_not_said_to_be_best(replay:
     run = replay([measured("alexnet_config_default", 1, 100.0)], max_measurements=1)
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.finding is Finding.DEFAULT
-    assert verdict.badge == "Only the default measured"
+    assert verdict.badge == "Default was the only one measured"
     assert verdict.sentence.endswith("the default configuration was the only one measured: 100 infer/s")
 
 

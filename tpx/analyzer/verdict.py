@@ -113,10 +113,8 @@ class ModelVerdict:
     @property
     def badge(self) -> str:
         """The verdict in a few words."""
-        if self.finding is Finding.DEFAULT and len(self.run.measured) == 1:
-            return "Only the default measured"
-        if self.finding is Finding.DEFAULT and self.conclusion and not self.conclusion.is_best:
-            return "Default is as good as the best"
+        if self.finding is Finding.DEFAULT:
+            return f"Default {self._rate_default()}"
         return _BADGES[self.finding][0]
 
     @property
@@ -154,9 +152,7 @@ class ModelVerdict:
                 f"{self._describe_candidate()}"
             )
         if finding is Finding.DEFAULT:
-            better = "is best" if self.conclusion and self.conclusion.is_best else "is as good as the best"
-            better = "was the only one measured" if len(self.run.measured) == 1 else better
-            return f"the default configuration {better}: {found}{under}"
+            return f"the default configuration {self._rate_default()}: {found}{under}"
         if default is None:
             missing = "the default configuration could not be measured"
             return f"`{best.name}` gives {found}{under}; {missing}"
@@ -171,6 +167,17 @@ class ModelVerdict:
                 f"`{best.name}` needs {saving} and is {bound} than the default: {found} and {figures}{under}"
             )
         return f"`{best.name}` gives {found}, {self._describe_gain()} ({figures}){apart}{under}"
+
+    def _rate_default(self) -> str:
+        """Return `is best`, or how good the default is that stays; only of the finalists if others measured
+        higher.
+        """
+        if len(self.run.measured) == 1:
+            return "was the only one measured"
+        best = self.conclusion is not None and self.conclusion.is_best
+        if self.left_out:
+            return "is the best finalist" if best else "is as good as the best finalist"
+        return "is best" if best else "is as good as the best"
 
     def _describe_candidate(self) -> str:
         """Return the fastest configuration measured besides the default, with its interval."""

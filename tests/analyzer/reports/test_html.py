@@ -136,7 +136,7 @@ def test_a_failed_configuration_is_shown_with_its_reason(replay: Replay) -> None
     text = read(page).text
     assert "Failed trials" in text
     assert "'alexnet_config_0' at concurrency 1 was not recorded" in text
-    assert "Only the default measured" in text
+    assert "Default was the only one measured" in text
 
 
 def test_a_gain_of_single_measurements_is_undecided(replay: Replay) -> None:
