@@ -11,6 +11,7 @@ from tests.serving.repository.test_table import NET, PLAN, STAMPS, Scene
 from tpx.serving.dataplane import DataPlane, Watching
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.table import Plan
+from tpx.serving.shared_memory.regions import SharedMemory
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_metadata_and_statistics_of_one_model_cost_the_same_with_many_others(tab
     plane = DataPlane(
         table.repository,
         unused,
-        unused,
+        SharedMemory(unused),
         Watching(unused, unused),
         "",
         strict_readiness=True,

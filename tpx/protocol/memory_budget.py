@@ -204,6 +204,7 @@ class MemoryBudget:
     def advance(self) -> None:
         """Advance the clock by one second, and refuse requests that have waited too long."""
         self._tick += 1
+        self._release_freed()  # threads may have freed memory unnoticed, between two looks
         if not self._waiting:
             return
         self._drop_silent_requests()
