@@ -48,10 +48,9 @@ def test_an_output_that_is_alone_is_lent_however_large_and_small_ones_are_not_co
 
 def test_the_first_small_run_after_a_very_large_output_returns_the_arenas_memory(tmp_path: Path) -> None:
     session = ort.InferenceSession(save(doubling("batch", "n"), tmp_path / "model.onnx"))
-    tensors = [
-        [OnnxTensor.of(node) for node in nodes] for nodes in (session.get_inputs(), session.get_outputs())
-    ]
-    executor = ArrayExecutor(session, *tensors, ort.RunOptions(), shrinking_options())
+    inputs = [OnnxTensor.of(node) for node in session.get_inputs()]
+    outputs = [OnnxTensor.of(node) for node in session.get_outputs()]
+    executor = ArrayExecutor(session, inputs, outputs, ort.RunOptions(), shrinking_options())
     small, large = np.zeros((1, 4), np.float32), np.zeros((1, 50 * MB), np.float32)
     executor.execute({"x": small})  # the first part of the arena always stays
     before = resident_bytes()
