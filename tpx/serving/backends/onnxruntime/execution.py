@@ -20,7 +20,7 @@ from tpx.serving.backends.onnxruntime.signature import ORT_ERRORS, OnnxTensor
 
 _LENT_UNCOUNTED_BYTES = 64 << 10
 _LENT_BYTES = 32 << 20
-GROWING_BYTES = 64 << 20
+_GROWING_BYTES = 64 << 20
 """Smallest output after which memory of the runtime's arena is returned to the system."""
 _SMALL_BYTES = 1 << 20
 _SHRINK_EVERY_S = 10.0
@@ -89,7 +89,7 @@ class LentOutputs:
                 continue
             while self._returned:
                 self._bytes -= self._refs.pop(id(self._returned.popleft()))[1]
-            if array.nbytes >= GROWING_BYTES:
+            if array.nbytes >= _GROWING_BYTES:
                 self.grown = True
             if self._bytes + array.nbytes > _LENT_BYTES and self._bytes:
                 results[index] = array.copy()
