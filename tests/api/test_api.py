@@ -164,6 +164,8 @@ def test_a_search_recommends_a_configuration(repository: Path, tmp_path: Path) -
     assert len(found.to_pandas()) >= 2
     assert "Model analysis: identity" in found.to_html()
     assert json.loads(found.to_json())
+    assert list(found.configurations.glob("*/config.pbtxt"))
+    assert found.configurations == tmp_path / "configurations"
 
 
 @pytest.mark.timeout(180)

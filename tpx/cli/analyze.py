@@ -67,7 +67,7 @@ def profile(argv: Sequence[str]) -> int:
     view = ReportView.of(
         run,
         config.as_settings(),
-        repository=config.models.output_model_repository_path,
+        repository=config.configurations_path,
         export_path=config.output.export_path,
     )
     written: tuple[tuple[str, Path], ...] = ()
@@ -83,7 +83,7 @@ def profile(argv: Sequence[str]) -> int:
     if problem is None:
         show_written(written)
         print(f"Results: {config.output.results_path}")
-        print(f"Configurations: {config.models.output_model_repository_path}")
+        print(f"Configurations: {config.configurations_path}")
     elif fault is None:
         raise problem
     else:  # a disk too full for the journal may be too full for the report

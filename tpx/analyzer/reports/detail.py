@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 from tpx.analyzer.objectives import RankedVariant, describe_misses
+from tpx.analyzer.options.measuring import reports_in
 from tpx.analyzer.reports.charts import DETAILED, breakdown, by_load, draw_plots, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
 from tpx.analyzer.reports.page import failure_blocks, plot_section
@@ -32,9 +33,9 @@ def detailed_names(view: ReportView) -> tuple[str, ...]:
     return tuple(ranked.name for model in view.models for ranked in model.in_detail)
 
 
-def detail_path(name: str) -> Path:
-    """Return the path of the page below the export path, the same as Model Analyzer's."""
-    return Path("reports") / "detailed" / name / "detailed_report.html"
+def detail_path(export_path: Path, name: str) -> Path:
+    """Return the path of a configuration's page, the same as Model Analyzer's."""
+    return reports_in(export_path) / "detailed" / name / "detailed_report.html"
 
 
 def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:

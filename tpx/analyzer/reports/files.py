@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tpx.analyzer.options.measuring import ProfileOutputSpec
+from tpx.analyzer.options.measuring import ProfileOutputSpec, reports_in
 from tpx.analyzer.reports.charts import by_load
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
@@ -49,11 +49,11 @@ def _iter_outputs(view: ReportView, output: ProfileOutputSpec) -> Iterator[Outpu
         # the page of one model of several, at Model Analyzer's path
         for model in run.models:
             alone = replace(view, run=replace(run, models=(model,)))
-            path = view.export_path / "reports" / "summaries" / model.model / "result_summary.html"
+            path = reports_in(view.export_path) / "summaries" / model.model / "result_summary.html"
             yield page("Summary", path, partial(build, _link_view(alone, output, path, html)))
     if not output.skip_detailed_reports:
         for name in detailed_names(view):
-            path = view.export_path / detail_path(name)
+            path = detail_path(view.export_path, name)
             parent = "" if html is None else _make_href(html, path)
             linked = replace(view, hrefs={}, parent=parent)
             yield page("Details", path, partial(build_detail, linked, name))
@@ -64,7 +64,7 @@ def _link_view(
 ) -> ReportView:
     """Return the view of a page, with links relative to it, so that the export path can be moved."""
     names = () if output.skip_detailed_reports else detailed_names(view)
-    hrefs = {name: _make_href(view.export_path / detail_path(name), page) for name in names}
+    hrefs = {name: _make_href(detail_path(view.export_path, name), page) for name in names}
     return replace(view, hrefs=hrefs, parent="" if parent is None else _make_href(parent, page))
 
 
