@@ -52,7 +52,7 @@ class AnalysisRun:
         return report_text(ReportView.of(self.run))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per measurement, with the columns of Model Analyzer's table, best first."""
+        """Return one row per measurement, with the columns of Model Analyzer's table, in its order."""
         table = inference_table(self.run, with_memory=True)
         return data_frame([dict(zip(table.headers, row, strict=True)) for row in table.rows])
 

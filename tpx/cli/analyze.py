@@ -76,7 +76,7 @@ def profile(argv: Sequence[str]) -> int:
         written = _write_reports(view, config)
     except TpxError as exc:
         problem = exc
-    _print_results(view)
+    print_results(view)
     if fault is not None:
         complain(f"Error: {fault}")
         complain("Everything measured before is kept: continue with --resume.")
@@ -222,16 +222,20 @@ class SearchProgress:
         self._status.update(harmless(text).replace("[", r"\["))
 
 
-def _print_results(view: ReportView) -> None:
+def print_results(view: ReportView) -> None:
+    """Print tables, and of each model the verdict with the command that applies it."""
     run, width = view.run, terminal_width()
     for table in tables_for_people(view):
         if table.rows:
             print(table.to_console(width), end="\n\n")
-    for verdict in (model.verdict for model in view.models):
+    for model in view.models:
+        verdict = model.verdict
         print(wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, verdict.caution):
             if line:
                 print(wrapped(f"  {line}", width))
+        if model.remedy:
+            print(f"Apply it with: {model.remedy}")
     if run.outcome != "complete":
         why = f": {run.reason}" if run.reason else ""
         message = f"The run was interrupted{why}. The search is incomplete: continue with --resume."

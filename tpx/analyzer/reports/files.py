@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from tpx.analyzer.options.measuring import ProfileOutputSpec, reports_in
-from tpx.analyzer.reports.charts import by_load
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
@@ -92,7 +91,7 @@ def _summarize_model(view: ModelView) -> Iterator[Section]:
     if view.verdict.ranking:
         table = configurations_grid("configurations", view)
         ranked = view.verdict.best or view.verdict.ranking[0]
-        ordered = by_load(ranked.ordered)
+        ordered = ranked.by_load
         tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
         text = f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput "
         text += f"`{sparkline([m.throughput for m in ordered])}`" + (
