@@ -214,15 +214,18 @@ def from_mapping(config: type[C], values: Mapping[str, object], *, source: str =
 
 
 def given_in_mapping(
-    config: type, values: Mapping[str, Any], *, source: str = "configuration"
+    config: type, values: Mapping[str, Any], *, source: str = "configuration", others: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the values in a YAML mapping, by field; a key without a value gives none."""
+    """Return the values in a YAML mapping, by field; a key without a value gives none.
+
+    For an unknown key, UsageError suggests a similar field, or one of `others`.
+    """
     by_name = {f.name: f for f in fields_of(config)}
     chosen: dict[str, Any] = {}
     for key, value in values.items():
         field = by_name.get(str(key).replace("-", "_"))
         if field is None:
-            raise UsageError(f"{source}: unknown key '{key}'{nearest(str(key), by_name)}")
+            raise UsageError(f"{source}: unknown key '{key}'{nearest(str(key), (*by_name, *others))}")
         if value is None:
             continue
         if field.option.read is not None:

@@ -8,10 +8,11 @@ import pytest
 
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Trial, TrialFailure, Variant
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
-from tpx.cli.analyze import SearchProgress, exit_status, main
+from tpx.cli.analyze import SearchProgress, exit_status, main, print_results
 from tpx.cli.commands import Exit
 
 Replay = Callable[..., Run]
@@ -150,3 +151,17 @@ def test_a_quiet_run_tells_only_failures(capsys: pytest.CaptureFixture[str]) -> 
             TrialEnded(trial=trial, outcome=TrialFailure(variant="m", load=trial.load, reason="broken"))
         )
     assert capsys.readouterr().err.strip().endswith("failed: broken")
+
+
+def test_a_verdict_ends_with_the_command_that_applies_it_if_there_is_something_to_apply(
+    replay: Replay, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = replay()
+    print_results(ReportView.of(run, export_path=Path("my runs")))
+    told = capsys.readouterr().out
+    assert told.rstrip().endswith(
+        "\nApply it with: tpx analyze apply alexnet_config_4 --export-path 'my runs'"
+    )
+    alone = replace(run.models[0], variants=tuple(v for v in run.models[0].variants if v.variant.is_default))
+    print_results(ReportView.of(replace(run, models=(alone,))))
+    assert "tpx analyze apply" not in capsys.readouterr().out

@@ -85,7 +85,7 @@ def test_a_whole_run_leaves_tables_report_and_configurations_and_no_server(
     assert all(float(row["RAM Usage (MB)"]) > 10 for row in rows)
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
 
-    variant = tmp_path / "output_model_repository" / "add_sub_config_1"
+    variant = tmp_path / "configurations" / "add_sub_config_1"
     config = model_config.read(variant / "config.pbtxt")
     assert config.instance_group[0].count == 2
     assert (variant / "1" / "model.onnx").is_file()

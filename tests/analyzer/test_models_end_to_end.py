@@ -92,7 +92,7 @@ def test_an_ensemble_is_measured_over_the_variants_of_its_steps(models: Path, tm
     varied = [v.variant.members for v in model.measured if not v.variant.is_default]
     assert {member.model for members in varied for member in members} == {"a", "b"}
     assert any(member.delta for members in varied for member in members)
-    written = {path.name for path in (tmp_path / "output_model_repository").iterdir()}
+    written = {path.name for path in (tmp_path / "configurations").iterdir()}
     assert {"both_config_default", "a_config_default", "b_config_default"} < written
 
 

@@ -125,7 +125,7 @@ def test_a_running_event_loop_measures_and_a_notebook_has_one(server: tpx.Runnin
 def test_what_cannot_be_measured_is_an_error(server: tpx.RunningServer) -> None:
     with pytest.raises(TpxError, match="unknown model"):
         tpx.measure(server, "nothing")
-    with pytest.raises(UsageError, match=r"tpx\.measure: unknown key 'concurency'"):
+    with pytest.raises(UsageError, match=r"unknown key 'concurency' \(did you mean 'concurrency'\?\)"):
         tpx.measure(server, "identity", concurency=1)
 
 
@@ -145,6 +145,11 @@ def test_runs_are_compared_at_the_loads_that_all_have(run: tpx.PerfRun, tmp_path
     with pytest.raises(UsageError, match="is not JSON"):
         tpx.compare(kept, run)
     assert set(found.to_pandas()["load"]) == {"concurrency 1", "concurrency 2"}
+    lines = repr(found).splitlines()
+    (head,) = (line.split() for line in lines if line.split()[:2] == ["Load", "Figure"])
+    assert head[2:4] == ["before", "after"]
+    assert sum(line.startswith("concurrency 1 ") for line in lines) >= 2
+    assert "After against before" in found._repr_html_()
 
 
 @pytest.mark.timeout(180)
@@ -164,6 +169,8 @@ def test_a_search_recommends_a_configuration(repository: Path, tmp_path: Path) -
     assert len(found.to_pandas()) >= 2
     assert "Model analysis: identity" in found.to_html()
     assert json.loads(found.to_json())
+    assert list(found.configurations.glob("*/config.pbtxt"))
+    assert found.configurations == tmp_path / "configurations"
 
 
 @pytest.mark.timeout(180)

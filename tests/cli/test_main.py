@@ -54,7 +54,9 @@ def test_help_imports_the_options_and_no_framework(words: list[str]) -> None:
     assert modules.isdisjoint(heavy | {"google.protobuf", "psutil", "tpx.analyzer.profile", "tpx.perf.run"})
 
 
-@pytest.mark.parametrize("words", [["--version"], ["-V"], ["version"], ["serve", "-V"], ["perf", "-V"]])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["-v"], ["-V"], ["version"], ["serve", "-V"], ["perf", "-V"]]
+)
 def test_the_version_is_the_packages(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 0
     assert capsys.readouterr().out == f"tpx {__version__}\n"

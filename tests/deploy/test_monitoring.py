@@ -50,6 +50,26 @@ def test_panels_do_not_overlap() -> None:
     assert max(x for x, _ in cells) == 23
 
 
+NEEDS = {
+    "nv_inference_request_duration_histogram_us_bucket": "--metrics-config=histogram_latencies=true",
+    "nv_cache": "--cache-config",
+    "tpx_frontend": "--frontends",
+    "nv_gpu": "GPU",
+}
+"""Metrics that a server has only with an option, by the start of their name."""
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
+def test_a_panel_that_needs_an_option_says_so_where_its_curves_would_be(panel: dict[str, Any]) -> None:
+    asked = NAME.findall(" ".join(target["expr"] for target in panel["targets"]))
+    needed = {need for start, need in NEEDS.items() if any(name.startswith(start) for name in asked)}
+    told = panel["fieldConfig"]["defaults"].get("noValue", "")
+    assert bool(told) == bool(needed)
+    for need in needed:
+        assert need in told
+        assert told in panel["description"]
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     """A server with all that the dashboard shows but GPUs."""

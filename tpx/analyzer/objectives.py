@@ -297,6 +297,11 @@ class RankedVariant:
         return self.passing + self.failing
 
     @property
+    def by_load(self) -> tuple[Measurement, ...]:
+        """Return the measurements by batch size, then by load: the order of every table's rows."""
+        return tuple(sorted(self.ordered, key=lambda m: (m.load.batch_size, m.load.value)))
+
+    @property
     def settled(self) -> Mean | None:
         """The figures if they are the mean of final rounds, else None."""
         return self.figures if repeated(self.figures) else None

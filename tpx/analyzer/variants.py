@@ -216,7 +216,7 @@ class OutputRepository:
             if target == origin or target in origin.parents or origin in target.parents:
                 raise UsageError(
                     f"--output-model-repository-path {self.path} overlaps --model-repository {self._source}: "
-                    "variants must be written outside the source models"
+                    "variants must be written outside the source models, as below another --export-path"
                 )
         try:
             if not keep:

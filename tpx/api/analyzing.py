@@ -33,7 +33,9 @@ class AnalysisRun:
 
     run: Run
     directory: Path
-    """Directory of the journal and of the configuration variants."""
+    """Export path of the run: an argument of `tpx analyze apply -e`."""
+    configurations: Path
+    """Directory of the configuration variants."""
 
     @property
     def verdicts(self) -> tuple[ModelVerdict, ...]:
@@ -50,13 +52,13 @@ class AnalysisRun:
         return report_text(ReportView.of(self.run))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return one row per measurement, with the columns of Model Analyzer's table, best first."""
+        """Return one row per measurement, with the columns of Model Analyzer's table, in its order."""
         table = inference_table(self.run, with_memory=True)
         return data_frame([dict(zip(table.headers, row, strict=True)) for row in table.rows])
 
     def to_html(self, path: str | Path | None = None) -> str:
         """Return the report as one page; write it to `path` if given."""
-        view = ReportView.of(self.run, repository=self.directory / "variants", export_path=self.directory)
+        view = ReportView.of(self.run, repository=self.configurations, export_path=self.directory)
         text = html.render(page.build(view))
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
@@ -82,15 +84,13 @@ def analyze(
     `repository` holds the models; with `target` they are measured on that server, whose repository must be
     the `output_model_repository_path` and which runs with `model_control_mode="explicit"`. `options` are
     those of `tpx analyze profile`, with underscores: `budget="1m"`, `constraints="perf_latency_p99<=5"`. The
-    journal and the variants go to `directory`, a new temporary one by default. Raises UsageError,
-    MeasurementError.
+    journal and the variants go to `directory`, a new temporary one by default; an earlier run there is moved
+    into its `earlier`. Raises UsageError, MeasurementError.
     """
     place = Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="tpx-analyze-"))
     given: dict[str, object] = {
         "profile_models": [models] if isinstance(models, str) else list(models),
-        "checkpoint_directory": str(place),
-        "export_path": str(place / "results"),
-        "output_model_repository_path": str(place / "variants"),
+        "export_path": str(place),
         **options,
     }
     if repository is not None:
@@ -103,7 +103,8 @@ def analyze(
         }
     spec = check_options(build(ProfileSpec, given_in_mapping(ProfileSpec, given, source="tpx.analyze")))
     run_in_thread(lambda stop: _run_search(spec, stop))
-    return AnalysisRun(Run.from_records(read_last_run(spec.output.journal_path)), place)
+    run = Run.from_records(read_last_run(spec.output.journal_path))
+    return AnalysisRun(run, spec.output.export_path, spec.configurations_path)
 
 
 async def _run_search(spec: ProfileSpec, stop: asyncio.Event) -> None:

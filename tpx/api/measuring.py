@@ -17,13 +17,15 @@ from tpx.perf.compare import compare as compare_levels
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.measuring import Strictness
+from tpx.perf.report.comparison import Against, Compared, comparison_document
 from tpx.perf.report.json import json_text
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build as build_page
 from tpx.perf.report.page import conclude
 from tpx.perf.results import LevelResult
 from tpx.perf.run import run
-from tpx.report import html
+from tpx.report import html, text
+from tpx.report.document import Document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,11 +115,12 @@ SavedRun = PerfRun | str | Path
 """A measurement, or a file of its `to_json()`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunComparison:
-    """Differences between measurements, and what they show."""
+    """Differences between measurements, and what they show; a table at the prompt and in a notebook."""
 
     comparison: Comparison
+    strictness: Strictness
 
     @property
     def verdict(self) -> Outcome:
@@ -138,6 +141,17 @@ class RunComparison:
         differences = self.comparison.differences
         return data_frame([{name: getattr(each, name) for name in columns} for each in differences])
 
+    def __repr__(self) -> str:
+        return text.render(self._build_document(), None)
+
+    def _repr_html_(self) -> str:
+        return embedded(html.render(self._build_document()))
+
+    def _build_document(self) -> Document:
+        found = self.comparison
+        pair = Against(title="After against before", differences=found.differences, left_out=found.left_out)
+        return comparison_document(Compared(pairs=(pair,), strictness=self.strictness))
+
 
 def compare(
     before: SavedRun | Sequence[SavedRun],
@@ -153,10 +167,11 @@ def compare(
     count as the same. Raises UsageError if nothing can be compared.
     """
     sides = [_read_side(each, name) for each, name in ((before, "before"), (after, "after"))]
-    found = compare_levels(sides[0], sides[1], Strictness(alpha=alpha, min_effect=min_effect))
+    strictness = Strictness(alpha=alpha, min_effect=min_effect)
+    found = compare_levels(sides[0], sides[1], strictness)
     if not found.differences:
         raise UsageError(f"the runs have no load to compare ({'; '.join(found.left_out)})")
-    return RunComparison(found)
+    return RunComparison(found, strictness)
 
 
 def _read_side(runs: SavedRun | Sequence[SavedRun], name: str) -> list[Levels]:
@@ -178,7 +193,8 @@ def _make_spec(
     options: dict[str, object],
 ) -> SessionSpec:
     """Return the groups of options of a run. Raises UsageError."""
-    given = given_in_mapping(SessionSpec, options, source="tpx.measure")
+    own = ("target", "concurrency", "request_rate")
+    given = given_in_mapping(SessionSpec, options, source="tpx.measure", others=own)
     given["model"] = model
     if isinstance(target, RunningServer):
         given["url"] = target.grpc if given.get("protocol") == "grpc" else target.http

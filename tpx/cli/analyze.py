@@ -67,7 +67,7 @@ def profile(argv: Sequence[str]) -> int:
     view = ReportView.of(
         run,
         config.as_settings(),
-        repository=config.models.output_model_repository_path,
+        repository=config.configurations_path,
         export_path=config.output.export_path,
     )
     written: tuple[tuple[str, Path], ...] = ()
@@ -76,14 +76,14 @@ def profile(argv: Sequence[str]) -> int:
         written = _write_reports(view, config)
     except TpxError as exc:
         problem = exc
-    _print_results(view)
+    print_results(view)
     if fault is not None:
         complain(f"Error: {fault}")
         complain("Everything measured before is kept: continue with --resume.")
     if problem is None:
         show_written(written)
         print(f"Results: {config.output.results_path}")
-        print(f"Configurations: {config.models.output_model_repository_path}")
+        print(f"Configurations: {config.configurations_path}")
     elif fault is None:
         raise problem
     else:  # a disk too full for the journal may be too full for the report
@@ -222,16 +222,20 @@ class SearchProgress:
         self._status.update(harmless(text).replace("[", r"\["))
 
 
-def _print_results(view: ReportView) -> None:
+def print_results(view: ReportView) -> None:
+    """Print tables, and of each model the verdict with the command that applies it."""
     run, width = view.run, terminal_width()
     for table in tables_for_people(view):
         if table.rows:
             print(table.to_console(width), end="\n\n")
-    for verdict in (model.verdict for model in view.models):
+    for model in view.models:
+        verdict = model.verdict
         print(wrapped(f"{verdict.sentence}.", width))
         for line in (verdict.detail, verdict.caution):
             if line:
                 print(wrapped(f"  {line}", width))
+        if model.remedy:
+            print(f"Apply it with: {model.remedy}")
     if run.outcome != "complete":
         why = f": {run.reason}" if run.reason else ""
         message = f"The run was interrupted{why}. The search is incomplete: continue with --resume."

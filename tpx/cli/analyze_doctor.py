@@ -23,7 +23,7 @@ from rich.text import Text
 
 from tpx.analyzer.nodes import nodes_of
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.file import merge_options
+from tpx.analyzer.options.file import merge_options, occupied
 from tpx.analyzer.options.measuring import unwritable
 from tpx.analyzer.runners.servers import ModelControl
 from tpx.analyzer.variants import OutputRepository
@@ -233,19 +233,15 @@ def _check_repository(config: ProfileSpec) -> Iterator[Check]:
 
 
 def _check_directories(config: ProfileSpec) -> Iterator[Check]:
-    output = config.models.output_model_repository_path
-    replaced = config.models.override_output_model_repository
+    output = config.configurations_path
     for what, path in (
         ("export path", config.output.export_path),
         ("run.jsonl", config.output.journal_path.parent),
         ("output model repository", output),
     ):
-        if path is output and output.is_dir() and any(output.iterdir()) and not replaced:
-            remedy = (
-                "name another with --output-model-repository-path, or replace it with "
-                "--override-output-model-repository"
-            )
-            yield Check(what, FAILED, f"{output} is not empty", remedy)
+        if path is output and (fault := occupied(config)):
+            found, _, remedy = fault.partition(": ")
+            yield Check(what, FAILED, found, remedy)
         elif fault := unwritable(path):
             yield Check(what, FAILED, fault)
         else:

@@ -11,8 +11,8 @@ from pathlib import Path
 from tpx.analyzer.comparison import AnalysisComparison, compare_runs
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import given_in_file
-from tpx.analyzer.options.measuring import ProfileOutputSpec
-from tpx.analyzer.reports.detail import build_detail
+from tpx.analyzer.options.measuring import CONFIGURATIONS, ProfileOutputSpec, results_in
+from tpx.analyzer.reports.detail import build_detail, detail_path
 from tpx.analyzer.reports.files import write_reports
 from tpx.analyzer.reports.tables import write_csv
 from tpx.analyzer.reports.view import ReportView
@@ -45,7 +45,7 @@ def report(argv: Sequence[str]) -> int:
 def _make_view(run: Run, config: ReportConfig) -> ReportView:
     """Return the view of the command's options; the run's own options are the defaults."""
     own = run.started.settings
-    repository = Path(str(own.get("output_model_repository_path", "output_model_repository")))
+    repository = Path(own.get("output_model_repository_path") or config.export_path / CONFIGURATIONS)
     overrides: dict[str, object] = {"mode": config.mode} if config.mode else {}
     if config.always_report_gpu_metrics:
         overrides["always_report_gpu_metrics"] = True
@@ -88,7 +88,7 @@ def _write_run_reports(view: ReportView, config: ReportConfig) -> None:
     )
     show_written(write_reports(view, output))
     if "csv" in wanted:
-        for path in write_csv(view, place / "results"):
+        for path in write_csv(view, results_in(place)):
             print(f"Report: {path}")
 
 
@@ -117,7 +117,7 @@ def _write_variant_reports(view: ReportView, config: ReportConfig) -> None:
 
 
 def _write_variant(view: ReportView, name: str, written: str) -> tuple[Path, ...]:
-    place = view.export_path / "reports" / "detailed" / name
+    place = detail_path(view.export_path, name).parent
     if written == "csv":
         return write_csv(replace(view, run=_select_variant(view.run, name)), place)
     path = place / f"detailed_report.{written}"

@@ -216,7 +216,9 @@ COMMANDS: dict[Path, Command] = {
         summary="Show which backends and features work here, and how to enable the rest.",
         examples=("tpx doctor --require onnxruntime,pytorch",),
     ),
-    ("version",): Command(run="tpx.cli.main:version", summary="Print the version; so do -V and --version."),
+    ("version",): Command(
+        run="tpx.cli.main:version", summary="Print the version; so do -v, -V and --version."
+    ),
 }
 
 

@@ -40,8 +40,12 @@ class DoctorConfig:
 def main(argv: Sequence[str]) -> int:
     """Run `tpx doctor` with these arguments; return the exit code."""
     config = from_argv(DoctorConfig, argv)
-    with Console(stderr=True).status("Checking what is installed"):
-        found = inspect(timeout_s=config.timeout_secs, backend_directory=config.backend_directory)
+    with Console(stderr=True).status("Checking what is installed") as status:
+        found = inspect(
+            timeout_s=config.timeout_secs,
+            backend_directory=config.backend_directory,
+            observe=lambda name: status.update(f"Checking what is installed: {name}"),
+        )
     faults = [_explain_unusable(found, name) for name in config.require]
     if config.json:
         print(json.dumps(asdict(found), indent=2, default=lambda state: state.value))

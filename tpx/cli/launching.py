@@ -1,14 +1,17 @@
 """Builds a run of `tpx analyze` from its options: runner, trials, journal, and handling of Ctrl-C."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tpx.analyzer.nodes import nodes_of
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import check_same_run
+from tpx.analyzer.options.measuring import CONFIGURATIONS, JOURNAL, results_in
 from tpx.analyzer.probes import gpu_names
 from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
@@ -30,8 +33,11 @@ from tpx.analyzer.trial import TrialRunner, Trials
 from tpx.analyzer.variants import OutputRepository
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
+from tpx.errors import UsageError
 
 IN_PROCESS = "tpx.cli.inprocess"
+EARLIER = "earlier"
+"""Directory in the export path for earlier runs."""
 Say = Callable[[str], None]
 
 
@@ -61,14 +67,16 @@ def open_search(
     """Open everything a run needs: runner, repository of variants and journal. Yields None if it is
     complete. Once `stop` is set, it ends after the current measurement.
     """
-    earlier = _read_earlier_run(config, say) if config.output.resume or config.output.retry_failed else None
+    earlier = _read_earlier_run(config, say) if config.output.continues else None
     if earlier is not None and earlier.complete:
         hint = "; --retry-failed retries the failed trials" if earlier.failures else ""
         say(f"the run is complete: there is nothing to resume{hint}")
         yield None
         return
+    if earlier is None and not config.models.override_output_model_repository:
+        _set_aside_earlier_run(config, say)
     repository = OutputRepository(
-        config.models.output_model_repository_path,
+        config.configurations_path,
         None if config.server.triton_launch_mode == "remote" else config.models.model_repository,
         override=config.models.override_output_model_repository,
         keep=earlier is not None,
@@ -91,6 +99,32 @@ def open_trials(config: ProfileSpec, repository: OutputRepository) -> TrialRunne
         tolerance=config.axes.accuracy_tolerance,
         gpus=config.server.chosen_gpus,
     )
+
+
+def _set_aside_earlier_run(config: ProfileSpec, say: Say) -> None:
+    """Move all files of the run in this export path into a directory there, which is an export path, too.
+
+    Raises UsageError if that run is still in progress.
+    """
+    output, journal = config.output, config.output.journal_path
+    if not journal.exists() or not journal.stat().st_size:
+        return
+    ended = datetime.fromtimestamp(journal.stat().st_mtime, UTC)
+    parent = output.export_path / EARLIER / f"{ended:%Y-%m-%dT%H-%M-%S}"
+    aside = parent / output.export_path.name if output.results_path == output.export_path else parent
+    moves = {path: aside / path.relative_to(output.export_path) for path in output.files}
+    if config.models.output_model_repository_path is None:
+        moves[config.configurations_path] = aside / CONFIGURATIONS
+    moves[journal] = results_in(aside) / JOURNAL  # last: if a move fails, the next run moves the rest
+    with Journal(journal):  # no other process writes it
+        try:
+            for source, target in moves.items():
+                if source.exists():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.move(source, target)
+        except OSError as exc:
+            raise UsageError(f"cannot move the earlier run to {aside}: {exc.strerror}") from exc
+    say(f"note: the earlier run was moved to {aside}; --resume -e {aside} continues it if it is unfinished")
 
 
 def _read_earlier_run(config: ProfileSpec, say: Say) -> RunRecords:

@@ -56,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
         from tpx.cli import completion  # imported late, like help: only these need their imports
 
         return completion.main(argv)
-    if argv[:1] == ["--version"] or argv[:2][-1:] == ["-V"]:
+    if argv[:1] in (["--version"], ["-v"]) or argv[:2][-1:] == ["-V"]:
         return version(argv)
     flag = next((i for i, word in enumerate(argv) if word in _HELP_FLAGS), None)
     if not argv or flag is not None or "help" in argv[:2]:

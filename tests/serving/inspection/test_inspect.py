@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.serving.inspection.conftest import Site
 from tests.waiting import eventually
 from tpx.serving.backends.table import KNOWN
 from tpx.serving.extensions import Known
-from tpx.serving.inspection.inspect import InspectedPart, Usability, inspect
+from tpx.serving.inspection.inspect import InspectedPart, Usability, inspect, without_gpu
 
 MINE = """
 class Mine:
@@ -37,7 +38,8 @@ def found(name: str, timeout_s: float = 20) -> InspectedPart:
 @pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_what_works_tells_version_and_providers_and_the_machine_is_described() -> None:
-    inspection = inspect(timeout_s=20)
+    announced: list[str] = []
+    inspection = inspect(timeout_s=20, observe=announced.append)
     onnx = inspection.finding("onnxruntime")
     assert onnx is not None
     assert onnx.state is Usability.USABLE
@@ -50,6 +52,7 @@ def test_what_works_tells_version_and_providers_and_the_machine_is_described() -
     assert machine.executable == sys.executable
     assert bool(machine.gpus) != bool(machine.gpu_note)
     assert [each.name for each in inspection.features] == ["gpu", "uvloop"]
+    assert sorted(announced) == ["gpu", "onnxruntime", "uvloop"]
 
 
 @pytest.mark.slow
@@ -75,6 +78,24 @@ def test_a_package_that_is_missing_is_told_with_the_command_that_brings_it(
 
 
 @pytest.mark.usefixtures("none")
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("tensorrt", ""),
+        ("gpu", ""),
+        ("pytorch", "uv pip install 'tpx[x]' --torch-backend cpu"),
+        ("pdf", "pip install 'tpx[x]'"),
+    ],
+)
+def test_without_a_gpu_no_package_for_gpus_is_suggested(name: str, remedy: str) -> None:
+    missing = InspectedPart(
+        name=name, state=Usability.MISSING, why="no package", remedy="pip install 'tpx[x]'"
+    )
+    assert without_gpu(missing).remedy == remedy
+    broken = replace(missing, state=Usability.BROKEN)
+    assert without_gpu(broken) == broken
+
+
 def test_a_backend_of_a_package_is_found_with_the_version_of_its_package(site: Site) -> None:
     site.add(MINE)
     assert found("mine") == InspectedPart(

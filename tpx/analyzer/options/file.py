@@ -1,12 +1,13 @@
 """Read the command line and its YAML file into a ProfileSpec."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.config_sweep import BadField
 from tpx.analyzer.options.measuring import ProfileOutputSpec, unwritable
+from tpx.analyzer.options.rules import raise_together
 from tpx.analyzer.options.spec import ProfileSpec
 from tpx.analyzer.results.run import RunRecords
 from tpx.errors import UsageError
@@ -46,35 +47,58 @@ def read_options(argv: Sequence[str]) -> ProfileSpec:
 
 
 def check_options(config: ProfileSpec) -> ProfileSpec:
-    """Return the options if a run can start with them. Raises UsageError."""
+    """Return the options if a run can start with them. Raises UsageError with every fault."""
+    raise_together(*_check_directories(config), *_check_models(config))
+    return config
+
+
+def _check_directories(config: ProfileSpec) -> Iterator[str]:
     for flag, path in (
         ("--export-path", config.output.export_path),
-        ("--checkpoint-directory", config.output.journal_path.parent),
+        ("--checkpoint-directory", config.output.checkpoint_directory),
+        ("--output-model-repository-path", config.models.output_model_repository_path),
     ):
-        fault = unwritable(path)
-        if fault:
-            raise UsageError(f"{flag} {path}: {fault}")
+        if path is not None and (fault := unwritable(path)):
+            yield f"{flag} {path}: {fault}"
+    if fault := occupied(config):
+        yield fault
+
+
+def occupied(config: ProfileSpec) -> str:
+    """Return why the directory that the user chose for variants cannot take them; empty if it can."""
+    path, continues = config.models.output_model_repository_path, config.output.continues
+    if path is None or continues or config.models.override_output_model_repository:
+        return ""
+    if not path.is_dir() or not any(path.iterdir()):
+        return ""
+    return (
+        f"the output model repository {path} is not empty: name another with --output-model-repository-path, "
+        "or replace it with --override-output-model-repository"
+    )
+
+
+def _check_models(config: ProfileSpec) -> Iterator[str]:
     if not config.models.profile_models:
-        raise UsageError("missing: --profile-models, the model to profile (several with commas)")
+        yield "missing: --profile-models, the model to profile (several with commas)"
     repository = config.models.model_repository
     if repository is None:
         if config.server.triton_launch_mode != "remote":
-            raise UsageError(
+            yield (
                 "missing: --model-repository, the directory that holds the models (-m NAME is a model unless "
                 "there is such a directory)"
             )
-        return config
+        return
     if not repository.is_dir():
-        raise UsageError(f"--model-repository {repository}: no such directory")
+        yield f"--model-repository {repository}: no such directory"
+        return
     models = sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
     for model in config.models.names if config.server.triton_launch_mode != "remote" else ():
         if model not in models:
             known = ", ".join(models[:MODELS_SHOWN]) + (" ..." if len(models) > MODELS_SHOWN else "")
-            raise UsageError(
+            yield (
                 f"--profile-models: {repository} has no model '{model}'{nearest(model, models)} "
                 f"(has: {known or 'no models'})"
             )
-    return config
 
 
 def merge_options(argv: Sequence[str]) -> ProfileSpec:

@@ -183,6 +183,19 @@ class WatchSpec:
 
 
 JOURNAL = "run.jsonl"
+CONFIGURATIONS = "configurations"
+REPORT = "report.html"
+_RESULTS = "results"
+
+
+def results_in(export_path: Path) -> Path:
+    """Return the directory of the journal and the CSV files: the export path itself if it is `results`."""
+    return export_path if export_path.name == _RESULTS else export_path / _RESULTS
+
+
+def reports_in(export_path: Path) -> Path:
+    """Return the directory of reports on single models and configurations, as `results_in`."""
+    return export_path if export_path.name == _RESULTS else export_path / "reports"
 
 
 def unwritable(path: Path) -> str:
@@ -254,8 +267,13 @@ class ProfileOutputSpec:
                     raise UsageError(f"{flag}: unknown column '{tag}'{nearest(tag, known)}")
 
     @property
+    def continues(self) -> bool:
+        """Return True if the run in the journal goes on."""
+        return self.resume or self.retry_failed
+
+    @property
     def results_path(self) -> Path:
-        return self.export_path / "results"
+        return results_in(self.export_path)
 
     @property
     def journal_path(self) -> Path:
@@ -264,4 +282,11 @@ class ProfileOutputSpec:
     @property
     def html_path(self) -> Path | None:
         """Path of the HTML report, or None if none is written."""
-        return self.html or (None if self.skip_summary_reports else self.export_path / "report.html")
+        return self.html or (None if self.skip_summary_reports else self.export_path / REPORT)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Paths of all that a run leaves in the export path, except its variants."""
+        names = (self.filename_model_inference, self.filename_model_gpu, self.filename_server_only)
+        details = (reports_in(self.export_path) / name for name in ("detailed", "summaries"))
+        return (self.export_path / REPORT, *(self.results_path / name for name in names), *details)

@@ -145,13 +145,14 @@ class ModelsSpec:
     cpu_only_composing_models: tuple[str, ...] = option(
         (), "composing models that run on the CPU only", metavar="A,B", comma=True
     )
-    output_model_repository_path: Path = option(
-        Path("output_model_repository"),
-        "directory for the config.pbtxt of every variant, with links to its model files",
+    output_model_repository_path: Path | None = option(
+        None,
+        "directory for the config.pbtxt of every variant, with links to its model files (default: "
+        "configurations in the export path)",
         metavar="DIR",
     )
     override_output_model_repository: bool = option(
-        False, "replace variants that an earlier run wrote there", common=True
+        False, "replace the reports and variants of an earlier run instead of moving them aside", common=True
     )
 
     @property

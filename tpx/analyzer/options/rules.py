@@ -83,7 +83,7 @@ RULES: Mapping[str, Callable[["ProfileSpec"], object]] = {
 
 
 def check_together(spec: "ProfileSpec") -> None:
-    """Raise UsageError for inconsistent options, naming both."""
+    """Raise UsageError for inconsistent options, naming both of every pair."""
     broken = (message for message, rule in RULES.items() if rule(spec))
     faults = (
         _check_loads(spec),
@@ -92,8 +92,15 @@ def check_together(spec: "ProfileSpec") -> None:
         _check_one_server(spec),
         _check_quick_search(spec),
     )
-    for message in itertools.chain(*faults):
-        raise UsageError(message)
+    raise_together(*itertools.chain(*faults))
+
+
+def raise_together(*faults: str) -> None:
+    """Raise UsageError with all faults, if there are any."""
+    if len(faults) > 1:
+        raise UsageError("\n  ".join((f"{len(faults)} things are wrong:", *faults)))
+    for fault in faults:
+        raise UsageError(fault)
 
 
 def _check_loads(spec: "ProfileSpec") -> Iterator[str]:

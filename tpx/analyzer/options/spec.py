@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpx.analyzer.config_sweep import ConfigSweep
-from tpx.analyzer.options.measuring import GoalSpec, MeasurementSpec, ProfileOutputSpec, WatchSpec
+from tpx.analyzer.options.measuring import (
+    CONFIGURATIONS,
+    GoalSpec,
+    MeasurementSpec,
+    ProfileOutputSpec,
+    WatchSpec,
+)
 from tpx.analyzer.options.models import ModelsSpec, ModelToProfile
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
 from tpx.analyzer.options.server import DockerSpec, LaunchSpec
@@ -55,6 +61,11 @@ class ProfileSpec:
         _ = self.goals, self.space
         self._build_session(ModelToProfile(name="model"))
         _ = self.sessions
+
+    @property
+    def configurations_path(self) -> Path:
+        """Directory of the variants."""
+        return self.models.output_model_repository_path or self.output.export_path / CONFIGURATIONS
 
     @property
     def goals(self) -> Goals:

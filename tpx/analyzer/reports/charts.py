@@ -74,7 +74,7 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
 
     On a labelled line every point shows its load, otherwise only the one that represents it.
     """
-    points = by_load(m for m in ranked.ordered if _latency_ns(m))
+    points = [m for m in ranked.by_load if _latency_ns(m)]
     before = [None, *(m.load.batch_size for m in points)]
     ends = [METRICS["perf_throughput"].interval(m) if isinstance(m, Mean) else None for m in points]
     return Line(
@@ -96,11 +96,6 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
             for m, found in zip(points, ends, strict=True)
         ),
     )
-
-
-def by_load(measurements: Iterable[Measurement]) -> list[Measurement]:
-    """Return measurements by batch size, then by load."""
-    return sorted(measurements, key=lambda m: (m.load.batch_size, m.load.value))
 
 
 def _latency_ns(measurement: Measurement) -> float:

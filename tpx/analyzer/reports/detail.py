@@ -1,10 +1,10 @@
 """The report of a single configuration as a `Document`."""
 
-import shlex
 from pathlib import Path
 
 from tpx.analyzer.objectives import RankedVariant, describe_misses
-from tpx.analyzer.reports.charts import DETAILED, breakdown, by_load, draw_plots, load_chart
+from tpx.analyzer.options.measuring import reports_in
+from tpx.analyzer.reports.charts import DETAILED, breakdown, draw_plots, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
 from tpx.analyzer.reports.page import failure_blocks, plot_section
 from tpx.analyzer.reports.recommendation import config_diff, memory_tiles, metric_tile, paths_of, whole_text
@@ -32,9 +32,9 @@ def detailed_names(view: ReportView) -> tuple[str, ...]:
     return tuple(ranked.name for model in view.models for ranked in model.in_detail)
 
 
-def detail_path(name: str) -> Path:
-    """Return the path of the page below the export path, the same as Model Analyzer's."""
-    return Path("reports") / "detailed" / name / "detailed_report.html"
+def detail_path(export_path: Path, name: str) -> Path:
+    """Return the path of a configuration's page, the same as Model Analyzer's."""
+    return reports_in(export_path) / "detailed" / name / "detailed_report.html"
 
 
 def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:
@@ -70,7 +70,6 @@ def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:
 def _build_configuration(ranked: RankedVariant, view: ModelView) -> Section:
     report, default, configuration = view.report, view.verdict.default, ranked.run.configuration
     provenance = report.run.started.provenance
-    words = ("tpx", "analyze", "apply", ranked.name, "--export-path", str(report.export_path))
     facts = {
         "Instances": configuration.instance_group,
         "Max batch": str(configuration.max_batch_size or "no batching"),
@@ -85,7 +84,9 @@ def _build_configuration(ranked: RankedVariant, view: ModelView) -> Section:
         groups.append(Group(title="Against the default", blocks=(config_diff(default.run, ranked.run),)))
     text = code(whole_text(configuration), label="config.pbtxt")
     groups.append(Group(title="`config.pbtxt`", blocks=(text,)))
-    return Section(title="The configuration", blocks=(code(shlex.join(words), command=True), *groups))
+    return Section(
+        title="The configuration", blocks=(code(view.apply_command(ranked.name), command=True), *groups)
+    )
 
 
 def build_detail(report: ReportView, name: str) -> Document:
@@ -109,7 +110,7 @@ def build_detail(report: ReportView, name: str) -> Document:
         ),
         *section(
             "Where the time goes",
-            breakdown("breakdown", [(str(m.load), m) for m in by_load(ranked.ordered)]),
+            breakdown("breakdown", [(str(m.load), m) for m in ranked.by_load]),
             lead="The mean latency under each load, in parts that add up to it.",
         ),
     ]

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tpx.analyzer.options.measuring import ProfileOutputSpec
-from tpx.analyzer.reports.charts import by_load
+from tpx.analyzer.options.measuring import ProfileOutputSpec, reports_in
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
 from tpx.analyzer.reports.grids import configurations_grid
 from tpx.analyzer.reports.json import report_text
@@ -49,11 +48,11 @@ def _iter_outputs(view: ReportView, output: ProfileOutputSpec) -> Iterator[Outpu
         # the page of one model of several, at Model Analyzer's path
         for model in run.models:
             alone = replace(view, run=replace(run, models=(model,)))
-            path = view.export_path / "reports" / "summaries" / model.model / "result_summary.html"
+            path = reports_in(view.export_path) / "summaries" / model.model / "result_summary.html"
             yield page("Summary", path, partial(build, _link_view(alone, output, path, html)))
     if not output.skip_detailed_reports:
         for name in detailed_names(view):
-            path = view.export_path / detail_path(name)
+            path = detail_path(view.export_path, name)
             parent = "" if html is None else _make_href(html, path)
             linked = replace(view, hrefs={}, parent=parent)
             yield page("Details", path, partial(build_detail, linked, name))
@@ -64,7 +63,7 @@ def _link_view(
 ) -> ReportView:
     """Return the view of a page, with links relative to it, so that the export path can be moved."""
     names = () if output.skip_detailed_reports else detailed_names(view)
-    hrefs = {name: _make_href(view.export_path / detail_path(name), page) for name in names}
+    hrefs = {name: _make_href(detail_path(view.export_path, name), page) for name in names}
     return replace(view, hrefs=hrefs, parent="" if parent is None else _make_href(parent, page))
 
 
@@ -92,7 +91,7 @@ def _summarize_model(view: ModelView) -> Iterator[Section]:
     if view.verdict.ranking:
         table = configurations_grid("configurations", view)
         ranked = view.verdict.best or view.verdict.ranking[0]
-        ordered = by_load(ranked.ordered)
+        ordered = ranked.by_load
         tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
         text = f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput "
         text += f"`{sparkline([m.throughput for m in ordered])}`" + (

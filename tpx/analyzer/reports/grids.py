@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, joules_per_inference, standing
-from tpx.analyzer.reports.charts import by_load, front_of
+from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Measurement, Range
@@ -255,16 +255,22 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
 
 
 def measurements_grid(key: str, view: ModelView) -> DataTable | None:
-    """Return every measurement of the search, in the order of the ranking."""
-    lines = [TableLine(view=view, ranked=r, measurement=m) for r in view.verdict.ranking for m in r.ordered]
-    caption, most = "Every load of every configuration, the best of each first", view.most_measurements
+    """Return every measurement of the search: configurations as ranked, each by load, its best marked."""
+    lines = [TableLine(view=view, ranked=r, measurement=m) for r in view.verdict.ranking for m in r.by_load]
+    caption, most = "Every load of every configuration, the best configuration first", view.most_measurements
     if len(lines) > most:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
     shown = lines[:most]
     columns = (NAME, *_iter_measurement_columns(shown, view), *verdict_columns(shown))
     return _add_row_filter(
-        table(key, caption, columns, shown), shown, {ranked.name for ranked in view.in_detail}
+        table(key, caption, columns, shown, _mark_best_load),
+        shown,
+        {ranked.name for ranked in view.in_detail},
     )
+
+
+def _mark_best_load(line: TableLine) -> str:
+    return "best" if line.measurement is line.ranked.figures else ""
 
 
 def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> DataTable | None:
@@ -272,7 +278,7 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
     lines = [
         TableLine(view=view, ranked=ranked, measurement=m)
         for ranked in ((alone,) if alone else view.verdict.ranking)
-        for point in ranked.ordered
+        for point in ranked.by_load
         for m in (point.samples if repeated(point) else ())
     ]
     lines.sort(key=lambda line: line.measurement.round)
@@ -284,20 +290,15 @@ def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = No
 
 
 def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | None:
-    """Return a configuration's loads as Model Analyzer does: online by p99, offline by throughput."""
-    lines = [TableLine(view=view, ranked=ranked, measurement=point) for point in by_load(ranked.ordered)]
-    online = view.report.mode == "online"
-    lines.sort(
-        key=lambda line: -(line.measurement.latency.p99_ns or 0) if online else -line.measurement.throughput
-    )
-    order = "the highest p99 latency first" if online else "the most throughput first"
-    best = ranked.figures.load
+    """Return a configuration's loads, the best marked."""
+    lines = [TableLine(view=view, ranked=ranked, measurement=point) for point in ranked.by_load]
+    offline = view.report.mode == "offline"
     return table(
         key,
-        f"Every load of this configuration, {order}",
-        (*_iter_measurement_columns(lines, view, batch_first=not online), *verdict_columns(lines)),
+        "Every load of this configuration",
+        (*_iter_measurement_columns(lines, view, batch_first=offline), *verdict_columns(lines)),
         lines,
-        lambda line: "best" if line.measurement.load == best else "",
+        _mark_best_load,
     )
 
 

@@ -1,7 +1,6 @@
 """The verdict at the top of a model's report, and the recommended change of `config.pbtxt`."""
 
 import difflib
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,14 +108,11 @@ def recommend(view: ModelView) -> list[Section]:
     """Return the section that recommends another configuration; empty if the default should stay."""
     report, verdict = view.report, view.verdict
     best, default = verdict.best, verdict.default
-    if best is None or not best.satisfies or best is default or best.run.variant.is_default:
+    if best is None or not view.remedy:
         return []
-    words = ["tpx", "analyze", "apply", best.name, "--export-path", str(report.export_path)]
-    if len(report.run.started.models) > 1:
-        words += ["--model", view.verdict.model]
     path = paths_of(best.run.configuration, report.repository)
     lead = f"`{best.name}` against `{default.name}`. " if default else ""
-    blocks: list[Block] = [code(shlex.join(words), command=True)]
+    blocks: list[Block] = [code(view.remedy, command=True)]
     if default is not None:
         full_config = code(whole_text(best.run.configuration), label="config.pbtxt")
         lines = (

@@ -37,9 +37,9 @@ class _MeasurementRow:
 def inference_table(
     run: Run, *, with_memory: bool, fields: Sequence[str] = (), marked: bool = False
 ) -> Table:
-    """Return every measurement, best configuration first; `fields` replace the default columns.
+    """Return every measurement, best configuration first, each by load; `fields` replace the default columns.
 
-    `marked` adds how often each was measured, and whether it was stable.
+    `marked` adds how often each was measured, whether it was stable, and each configuration's best load.
     """
     rows = list(_iter_rows(run))
     tags = tuple(fields) or (
@@ -137,10 +137,11 @@ _MEASURED = "Measured"
 
 
 def _describe_certainty(row: _MeasurementRow) -> str:
-    """Return `6 times`, `once`, or `once, unstable`."""
+    """Return `6 times`, `once`, `once, unstable`, and `6 times, best load`."""
     point = row.measurement
     times = f"{len(point.samples)} times" if isinstance(point, Mean) else "once"
-    return times if point.stable else f"{times}, unstable"
+    best = point is row.ranked.figures and len(row.ranked.ordered) > 1
+    return times + ("" if point.stable else ", unstable") + (", best load" if best else "")
 
 
 _CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
@@ -202,11 +203,11 @@ def _iter_rows(run: Run) -> Iterator[_MeasurementRow]:
     goals = run.started.goals
     for model in run.models:
         for ranked in rank(model, goals):
-            for measurements, passes in ((ranked.passing, True), (ranked.failing, False)):
-                for measurement in measurements:
-                    yield _MeasurementRow(
-                        model=model.model, ranked=ranked, measurement=measurement, passes=passes
-                    )
+            for measurement in ranked.by_load:
+                passes = measurement in ranked.passing
+                yield _MeasurementRow(
+                    model=model.model, ranked=ranked, measurement=measurement, passes=passes
+                )
 
 
 def _format_rounded(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """A run and its models as reports show them: the data behind every table, chart and page."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -116,6 +117,20 @@ class ModelView:
     def gpus(self) -> bool:
         """True if GPU figures are relevant for these configurations."""
         return self.report.shows_gpus(self.verdict.model)
+
+    def apply_command(self, name: str) -> str:
+        """Return the command that applies a configuration."""
+        words = ["tpx", "analyze", "apply", name, "--export-path", str(self.report.export_path)]
+        if len(self.report.run.started.models) > 1:
+            words += ["--model", self.verdict.model]
+        return shlex.join(words)
+
+    @property
+    def remedy(self) -> str:
+        """Return the command that applies the recommended configuration; empty if the default should stay."""
+        best = self.verdict.best
+        changes = best is not None and best.satisfies and not best.run.variant.is_default
+        return self.apply_command(best.name) if best is not None and changes else ""
 
     @property
     def most_measurements(self) -> int:

@@ -2,6 +2,7 @@
 
 import platform
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -83,8 +84,16 @@ class Inspection:
         return next((each for each in (*self.backends, *self.features) if each.name == name), None)
 
 
-def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspection:
-    """Inspect every backend and feature, each with this deadline."""
+def inspect(
+    *,
+    timeout_s: float,
+    backend_directory: Path | None = None,
+    observe: Callable[[str], None] = lambda _: None,
+) -> Inspection:
+    """Inspect every backend and feature, each with this deadline.
+
+    `observe` is called with the name of each before its inspection, from several threads.
+    """
     based = [
         InspectedPart(name=name, state=Usability.USABLE, origin=str(path))
         for name, path in python_based(backend_directory).items()
@@ -92,16 +101,36 @@ def inspect(*, timeout_s: float, backend_directory: Path | None = None) -> Inspe
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="inspect") as pool:
         children = Children(timeout_s)
         try:
-            backends = pool.map(partial(_inspect_backend, children), names(BACKENDS))
-            features = pool.map(partial(_inspect_feature, children), FEATURES)
+            backends = pool.map(partial(_inspect_backend, children, observe), names(BACKENDS))
+            features = pool.map(partial(_inspect_feature, children, observe), FEATURES)
             found, having = (*backends, *based), tuple(features)
         finally:  # after an interrupt the pool waits for running processes
             children.stop()
     gpu = next(each for each in having if each.name == "gpu")
+    if not gpu.devices and not _DRIVER.exists():
+        found, having = (tuple(map(without_gpu, parts)) for parts in (found, having))
     return Inspection(machine=machine(gpu), backends=found, features=having)
 
 
-def _inspect_backend(children: Children, name: str) -> InspectedPart:
+_FOR_GPUS = frozenset({"tensorrt", "gpu"})
+"""Parts that do nothing without a GPU."""
+_HAVE_CPU_BUILDS = frozenset({"pytorch"})
+"""Parts whose default package is for GPUs, gigabytes of it; uv knows the index of those for CPUs."""
+
+
+def without_gpu(part: InspectedPart) -> InspectedPart:
+    """Return the result for a machine without a GPU: nothing suggests a package for GPUs."""
+    if part.state is not Usability.MISSING:
+        return part
+    if part.name in _FOR_GPUS:
+        return replace(part, why=f"{part.why}, and there is no GPU", remedy="")
+    if part.name in _HAVE_CPU_BUILDS:
+        return replace(part, remedy=part.remedy.replace("pip", "uv pip", 1) + " --torch-backend cpu")
+    return part
+
+
+def _inspect_backend(children: Children, observe: Callable[[str], None], name: str) -> InspectedPart:
+    observe(name)
     part, known = InspectedPart(name=name, state=Usability.USABLE), KNOWN.get(name)
     if known is not None:
         return _inspect_package(children, "backend", part, known.package, known.install)
@@ -116,7 +145,8 @@ def _inspect_backend(children: Children, name: str) -> InspectedPart:
     return _inspect_part(children, "backend", part, offer.target.partition(":")[0], install)
 
 
-def _inspect_feature(children: Children, name: str) -> InspectedPart:
+def _inspect_feature(children: Children, observe: Callable[[str], None], name: str) -> InspectedPart:
+    observe(name)
     feature = FEATURES[name]
     part = InspectedPart(name=name, state=Usability.USABLE, what=feature.what)
     return _inspect_package(children, "feature", part, feature.package, feature.install)
