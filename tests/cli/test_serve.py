@@ -108,3 +108,36 @@ def test_the_table_shows_names_as_they_are_and_reasons_whole(
     reason = f"UNAVAILABLE: Invalid argument: 'max_batch_size' must be non-negative value for {name}"
     [line] = [line for line in out.splitlines() if reason in line]
     assert line.split(" | ")[0] == f"| {name}"
+
+
+def test_a_description_has_shapes_configuration_and_a_line_to_measure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = doubling("batch", 3, "height", "width")
+    write_model(tmp_path, "net", net)
+    write_model(tmp_path, "bad", net, config="input { name: 'z' }")
+    assert main(["--describe", f"--model-repository={tmp_path}"]) == 0
+    bad, described = capsys.readouterr().out.strip().split("\n\n", 1)
+    assert bad.startswith("bad: not loaded: Invalid argument: ")
+    assert described.splitlines()[:3] == [
+        "net: onnxruntime_onnx, batches of up to 4",
+        "  takes x: FP32 [3, -1 (height), -1 (width)]",
+        "  gives y: FP32 [3, -1 (height), -1 (width)]",
+    ]
+    assert "\n  max_batch_size: 4\n" in described
+    assert described.splitlines()[-1] == "tpx perf -m net --shape x:3,H,W"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_torchscript_file_without_configuration_gets_one_to_fill_in(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("cnn.pt") if given else Path("models/cnn/1/model.pt")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"any")
+    assert main(["--describe", str(file) if given else "models"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cnn: not loaded: ")
+    assert 'Write them to models/cnn/config.pbtxt:\n\n  backend: "pytorch"\n' in out
+    assert ("Move the file to models/cnn/1/model.pt" in out) is given
