@@ -49,7 +49,7 @@ WRONG = [
         ["--model-control-mode=explicit", "--load-model=*", "--load-model=net"],
         "Wildcard model name '*' must be the ONLY startup model if specified at all.",
     ),
-    (["--model-control-mode=explicit", "--load-model=absent"], "failed to load all models: absent"),
+    (["--model-control-mode=explicit", "--load-model=absent"], "failed to load 1 of 1 models: absent"),
     (["--model-control-mode=always"], "expected one of: none, poll, explicit"),
     (["--model-config-name="], "empty argument for --model-config-name"),
     (["--model-config-name=a b"], "no spaces and no slashes"),
