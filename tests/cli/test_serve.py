@@ -15,6 +15,10 @@ WRONG = [
         ["--http-port=7000", "--grpc-port=7000"],
         "cannot listen to HTTP requests and GRPC requests at the same",
     ),
+    (
+        ["--http-port=7000", "--grpc-port=7000", "--metrics-port=7000"],
+        "at the same address and port 127.0.0.1:7000; The server cannot listen to ",
+    ),
     (["--http-port=7001", "--metrics-port=7001"], "cannot listen to HTTP requests and metrics requests"),
     (["--http-prt=1"], "Invalid long option '--http-prt' (did you mean '--http-port'?)"),
     (["--http-port=many"], "Failed to parse --http-port. Invalid value provided: many (expected an integer)"),

@@ -89,6 +89,16 @@ def test_two_servers_share_a_port_if_both_are_told_to(repository: Path, service:
             pass
 
 
+def test_all_ports_in_use_are_told_at_once_before_models_load(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        http_port, grpc_port = (each.getsockname()[1] for each in (one, two))
+        words = {"http_port": http_port, "grpc_port": grpc_port}
+        with pytest.raises(UsageError) as caught, serving(tmp_path / "absent", **words):
+            pass
+    assert f"Socket '127.0.0.1:{http_port}' already in use" in caught.value.message
+    assert f"Socket '127.0.0.1:{grpc_port}' already in use" in caught.value.message
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_as_many_models_load_at_once_as_told(
     repository: Path, monkeypatch: pytest.MonkeyPatch, threads: int
