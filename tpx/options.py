@@ -19,8 +19,9 @@ unambiguous prefixes, `-b4`, `-b 4`, `--` before words that are no options. A bo
 import dataclasses
 import difflib
 import math
+import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -208,6 +209,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
+def nearest_for_client(word: str, known: Collection[str]) -> str:
+    """Return `nearest` for a name in a request; "" if the comparison would keep an event loop busy."""
+    return nearest(word, known) if len(word) <= 100 and len(known) <= 100 else ""
+
+
 def from_mapping(config: type[C], values: Mapping[str, object], *, source: str = "configuration") -> C:
     """Return a config from a YAML mapping; keys are field names, with underscores or dashes."""
     return build(config, given_in_mapping(config, values, source=source))
@@ -364,6 +370,9 @@ def _parse_scalar(kind: object, text: str) -> object:
     raise ValueError(f"expected one of: {', '.join(map(str, choices))}{nearest(text, map(str, choices))}")
 
 
+_ADDRESS = re.compile(r"(\w+://)?[^\s/]+:\d+(/\S*)?|\w+://\S+")
+
+
 class _Words:
     """Command-line arguments, matched with the known options."""
 
@@ -394,7 +403,13 @@ class _Words:
                     positionals.pop(0)
                 yield field, field.option.metavar or field.name, word
             else:
-                raise UsageError(f"Unknown command-line argument '{word}': options start with '--'")
+                raise UsageError(f"Unknown command-line argument '{word}': {self._explain_stray(word)}")
+
+    def _explain_stray(self, word: str) -> str:
+        url = self._by_spelling.get("--url")
+        if url is not None and _ADDRESS.fullmatch(word):
+            return f"the server's address is given with {min(url.spellings, key=len)} {word}"
+        return "options start with '--'"
 
     def _match_long(self, word: str, words: list[str]) -> tuple[Field, str, str]:
         name, equals, text = word.partition("=")

@@ -1,6 +1,7 @@
 """Plans: the whole space counted without measuring, and how long it would take."""
 
 import asyncio
+import cProfile
 import re
 import shutil
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from tests.analyzer.conftest import ALEXNET
 from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx import examples
+from tpx.analyzer.objectives import score
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.measuring import MeasurementSpec
 from tpx.analyzer.options.models import ModelToProfile
@@ -20,7 +22,7 @@ from tpx.analyzer.profile import ModelPlanned
 from tpx.analyzer.results.goals import WeightedObjective
 from tpx.analyzer.variants import facts_of
 from tpx.cli.analyze import SearchProgress, main
-from tpx.cli.analyze_plan import MOST_TRIALS, PlannedSearch, outlook, pace_of, plan_searches
+from tpx.cli.analyze_plan import MOST_TRIALS, PlannedSearch, format_search, outlook, pace_of, plan_searches
 from tpx.options import build
 
 PACE = pace_of(MeasurementSpec(), 2)
@@ -91,6 +93,22 @@ def test_within_a_budget_as_many_configurations_are_possible_as_measurements() -
     assert len(found.variants) < found.configurations
     [small] = planned(max_measurements=90, run_config_search_max_instance_count=2, concurrency=(1, 2))
     assert small.configurations == len(small.variants) == 2
+
+
+@pytest.mark.parametrize("mode", ["budgeted", "pareto", "quick"])
+def test_a_search_judges_each_measurement_a_few_times_not_at_every_step(mode: str) -> None:
+    options = {"run_config_search_mode": mode, "run_config_search_max_concurrency": 64}
+    profiler = cProfile.Profile()
+    [found] = profiler.runcall(planned, "alexnet", final_rounds=0, **options)
+    judged = sum(entry.callcount for entry in profiler.getstats() if entry.code is score.__code__)
+    assert found.searched > 15
+    assert judged <= 2 * found.searched
+
+
+def test_a_plan_tells_what_it_leaves_out() -> None:
+    [found] = planned(batch_sizes=(1, 4), concurrency=(1,), run_config_search_max_instance_count=2)
+    text = "batch size 4 left out: max_batch_size is 0 (alexnet_config_default and 2 more)\n"
+    assert format_search(found, None).endswith(text)
 
 
 def test_listed_loads_are_planned_as_listed() -> None:

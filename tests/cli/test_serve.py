@@ -15,6 +15,10 @@ WRONG = [
         ["--http-port=7000", "--grpc-port=7000"],
         "cannot listen to HTTP requests and GRPC requests at the same",
     ),
+    (
+        ["--http-port=7000", "--grpc-port=7000", "--metrics-port=7000"],
+        "at the same address and port 127.0.0.1:7000; The server cannot listen to ",
+    ),
     (["--http-port=7001", "--metrics-port=7001"], "cannot listen to HTTP requests and metrics requests"),
     (["--http-prt=1"], "Invalid long option '--http-prt' (did you mean '--http-port'?)"),
     (["--http-port=many"], "Failed to parse --http-port. Invalid value provided: many (expected an integer)"),
@@ -49,7 +53,7 @@ WRONG = [
         ["--model-control-mode=explicit", "--load-model=*", "--load-model=net"],
         "Wildcard model name '*' must be the ONLY startup model if specified at all.",
     ),
-    (["--model-control-mode=explicit", "--load-model=absent"], "failed to load all models: absent"),
+    (["--model-control-mode=explicit", "--load-model=absent"], "failed to load 1 of 1 models: absent"),
     (["--model-control-mode=always"], "expected one of: none, poll, explicit"),
     (["--model-config-name="], "empty argument for --model-config-name"),
     (["--model-config-name=a b"], "no spaces and no slashes"),
@@ -108,3 +112,36 @@ def test_the_table_shows_names_as_they_are_and_reasons_whole(
     reason = f"UNAVAILABLE: Invalid argument: 'max_batch_size' must be non-negative value for {name}"
     [line] = [line for line in out.splitlines() if reason in line]
     assert line.split(" | ")[0] == f"| {name}"
+
+
+def test_a_description_has_shapes_configuration_and_a_line_to_measure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = doubling("batch", 3, "height", "width")
+    write_model(tmp_path, "net", net)
+    write_model(tmp_path, "bad", net, config="input { name: 'z' }")
+    assert main(["--describe", f"--model-repository={tmp_path}"]) == 0
+    bad, described = capsys.readouterr().out.strip().split("\n\n", 1)
+    assert bad.startswith("bad: not loaded: Invalid argument: ")
+    assert described.splitlines()[:3] == [
+        "net: onnxruntime_onnx, batches of up to 4",
+        "  takes x: FP32 [3, -1 (height), -1 (width)]",
+        "  gives y: FP32 [3, -1 (height), -1 (width)]",
+    ]
+    assert "\n  max_batch_size: 4\n" in described
+    assert described.splitlines()[-1] == "tpx perf -m net --shape x:3,H,W"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_torchscript_file_without_configuration_gets_one_to_fill_in(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("cnn.pt") if given else Path("models/cnn/1/model.pt")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"any")
+    assert main(["--describe", str(file) if given else "models"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cnn: not loaded: ")
+    assert 'Write them to models/cnn/config.pbtxt:\n\n  backend: "pytorch"\n' in out
+    assert ("Move the file to models/cnn/1/model.pt" in out) is given

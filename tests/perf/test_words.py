@@ -133,6 +133,10 @@ def test_the_deprecated_end_needs_what_it_is_the_end_of() -> None:
     ("words", "text"),
     [
         ("measurement-request-count 30", "Unknown command-line argument 'measurement-request-count'"),
+        (
+            "localhost:8000",
+            "Unknown command-line argument 'localhost:8000': the server's address is given with -u localhost",
+        ),
         ("-b 4 junk", "Unknown command-line argument 'junk'"),
         ("-b 29.5", "Failed to parse -b. Invalid value provided: 29.5 (expected an integer)"),
         ("-b 5abc", "Failed to parse -b. Invalid value provided: 5abc (expected an integer)"),

@@ -49,7 +49,7 @@ def test_the_server_has_the_name_it_is_given(repository: Path) -> None:
 def test_an_incomplete_configuration_is_refused_if_it_is_not_to_be_completed(
     repository: Path, words: dict[str, Any]
 ) -> None:
-    with pytest.raises(LoadError, match="failed to load all models: net"), serving(repository, **words):
+    with pytest.raises(LoadError, match="failed to load 1 of 1 models: net"), serving(repository, **words):
         pass
 
 
@@ -87,6 +87,16 @@ def test_two_servers_share_a_port_if_both_are_told_to(repository: Path, service:
             assert second.ports[name] == first.ports[name]
         with pytest.raises(UsageError, match="already in use"), serving(repository, **port):
             pass
+
+
+def test_all_ports_in_use_are_told_at_once_before_models_load(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        http_port, grpc_port = (each.getsockname()[1] for each in (one, two))
+        words = {"http_port": http_port, "grpc_port": grpc_port}
+        with pytest.raises(UsageError) as caught, serving(tmp_path / "absent", **words):
+            pass
+    assert f"Socket '127.0.0.1:{http_port}' already in use" in caught.value.message
+    assert f"Socket '127.0.0.1:{grpc_port}' already in use" in caught.value.message
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -133,7 +133,7 @@ def test_missing_inputs_are_named() -> None:
 def test_too_many_inputs_are_refused() -> None:
     assert refusal(signature(), tensor(), tensor(name="z")) == (
         "expected 1 inputs but got 2 inputs for model 'net'. Got input(s) ['x','z'], but missing required "
-        "input(s) []. Please provide all required input(s)."
+        "input(s) []. Please provide all required input(s). Unknown input(s): ['z']."
     )
 
 
@@ -141,6 +141,13 @@ def test_too_many_inputs_are_refused() -> None:
 def test_an_unknown_input_is_refused(name: str) -> None:
     message = f"unexpected inference input '{name}' for model 'net'"
     assert refusal(signature(), tensor(name=name), named=False) == message
+
+
+def test_an_input_whose_name_is_close_to_a_known_one_is_told_so() -> None:
+    sig = Signature("net", 0, [TensorSpec("images", "FP32", (2,))], [])
+    assert refusal(sig, tensor((2,), name="image"), named=False) == (
+        "unexpected inference input 'image' for model 'net' (did you mean 'images'?)"
+    )
 
 
 def test_an_input_given_twice_is_refused() -> None:

@@ -169,6 +169,7 @@ class SearchProgress:
         self._place = ""
 
     def __enter__(self) -> Self:
+        self._show_status("starting the server")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -180,7 +181,8 @@ class SearchProgress:
         match event:
             case ModelStarted(model=model):
                 self._show_status(f"loading {model}")
-            case ModelPlanned():
+            case ModelPlanned(model=model):
+                self._show_status(f"planning the search of {model}")
                 if not self._quiet:
                     self.say(self._outlook(event))
             case TrialStarted():

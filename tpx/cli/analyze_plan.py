@@ -15,7 +15,7 @@ from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.probes import gpu_names
 from tpx.analyzer.profile import ModelPlanned, read_group
 from tpx.analyzer.results.journal import ModelRead
-from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Range, Trial, Variant
+from tpx.analyzer.results.measurement import Decision, Latency, LoadPoint, Measurement, Range, Trial, Variant
 from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
@@ -75,6 +75,8 @@ class PlannedSearch:
     """Reason why there is no trial."""
     complete: bool = True
     """False if more trials would follow."""
+    left_out: tuple[Decision, ...] = ()
+    """What was asked for and cannot be measured."""
 
     @property
     def variants(self) -> list[Variant]:
@@ -110,7 +112,7 @@ def show_plan(config: ProfileSpec) -> int:
         searches = loop.run(plan_searches(config, open_runner(config), pace))
     width = terminal_width()
     for search in searches:
-        print(_format_search(search, width))
+        print(format_search(search, width))
     print("\n".join(wrapped(line, width) for line in _summarize_plan(config, searches, pace)))
     return Exit.OK if all(search.trials for search in searches) else Exit.FAILED
 
@@ -164,6 +166,7 @@ def simulate_search(mode: Mode, spec: SearchSpec, pace: Pace) -> PlannedSearch:
         defaults=spec.defaults,
         reason=decisions[0].text if decisions else "",
         complete=search.ask() is None,
+        left_out=tuple(search.history.left_out),
     )
 
 
@@ -194,7 +197,8 @@ def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     )
 
 
-def _format_search(search: PlannedSearch, width: int | None) -> str:
+def format_search(search: PlannedSearch, width: int | None) -> str:
+    """Return the configurations and loads of one model's search, and what it leaves out."""
     if not search.trials:
         return f"{search.model} cannot be profiled: {search.reason}\n"
     count = search.configurations
@@ -217,7 +221,20 @@ def _format_search(search: PlannedSearch, width: int | None) -> str:
         headers, rows = headers[:2], [row[:2] for row in rows]
     table = Table(title="", headers=headers, rows=tuple(rows), padding=1)
     left = f"... and {count - len(rows)} more\n" if count > len(rows) else ""
-    return "\n".join([*(wrapped(line, width) for line in lines), table.to_console(width), left])
+    parts = [*(wrapped(line, width) for line in lines), table.to_console(width), left]
+    parts += [f"{wrapped(line, width)}\n" for line in _describe_left_out(search.left_out)]
+    return "\n".join(parts)
+
+
+def _describe_left_out(decisions: Iterable[Decision]) -> list[str]:
+    """Return a line per reason, with the configurations that it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for decision in decisions:
+        concerned.setdefault(decision.text, []).append(decision.variant)
+    return [
+        f"{text} ({names[0]}{f' and {len(names) - 1} more' if names[1:] else ''})"
+        for text, names in concerned.items()
+    ]
 
 
 def _format_loads(loads: Iterable[LoadPoint]) -> str:

@@ -49,9 +49,17 @@ def main(argv: Sequence[str]) -> int:
 def _main(argv: Sequence[str]) -> int:
     config = from_argv(ServeConfig, argv)
     _warn_about_options(config, argv)
+    if config.repository.describe:  # only the descriptions, warnings and errors
+        config = replace(config, logging=replace(config.logging, log_info=False))
     logs = LogControl(config.logging.settings)
     configure(logs)
     config = _choose_models(config)
+    if config.repository.describe:
+        from tpx.cli.describe import describe  # late: a server needs nothing of perf
+
+        status = _run_coroutine(describe(config, logs))
+        finish()
+        return status
     _allow_many_connections(config.server.max_connections)
     keep_few_pools()
     if config.server.frontends:

@@ -154,7 +154,8 @@ class Endpoints:
         return vertex_ai(os.environ, self._config.hosting.vertex_ai_default_model)
 
     async def probe(self) -> None:
-        """Bind and release every port, before models load. Raises UsageError for a port in use."""
+        """Bind and release every port, before models load. Raises UsageError that names all in use."""
+        taken: list[UsageError] = []
         for service in self._services:
             where = service.where
             if where.flag in self._bound:
@@ -164,7 +165,9 @@ class Endpoints:
                 for sock in await asyncio.to_thread(bind):
                     sock.close()
             except OSError as exc:
-                raise where.in_use(exc) from exc
+                taken.append(where.in_use(exc))
+        if taken:
+            raise UsageError("; ".join(error.message for error in taken))
 
     async def listen(self) -> list[BoundEndpoint]:
         """Accept connections. Raises UsageError for a port in use."""
@@ -308,7 +311,7 @@ _NAMES = {
 
 
 def check_ports(config: ServeConfig) -> None:
-    """Raise UsageError if two endpoints have the same port, or one that a platform does not allow."""
+    """Raise UsageError for endpoints with the same port, all at once, or a port that a platform forbids."""
     hosting = config.hosting
     hosted = [service for service in config.services if service.hosted]
     if hosted and config.server.frontends:
@@ -321,6 +324,7 @@ def check_ports(config: ServeConfig) -> None:
                 "--sagemaker-safe-port-range"
             )
     seen: dict[tuple[str, int], str] = {}
+    conflicts: list[str] = []
     services = {service.flag: service for service in config.services if service.port}
     for flag, name in _NAMES.items():
         if flag not in services:
@@ -328,7 +332,9 @@ def check_ports(config: ServeConfig) -> None:
         address, port = services[flag].address, services[flag].port
         other = seen.setdefault((address, port), name)
         if other != name:
-            raise UsageError(
+            conflicts.append(
                 f"The server cannot listen to {other} requests and {name} requests at the same address and "
                 f"port {address}:{port}"
             )
+    if conflicts:
+        raise UsageError("; ".join(conflicts))

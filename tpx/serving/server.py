@@ -268,7 +268,11 @@ class InferenceServer:
         await self.control.start()
         failed = self.repository.failures()
         if failed and self._config.repository.exit_on_error:
-            raise LoadError(f"failed to load all models: {', '.join(failed)}")
+            known = {(entry.namespace, entry.name) for entry in self.status()}
+            raise LoadError(
+                f"failed to load {len(failed)} of {max(len(known), len(failed))} models: {', '.join(failed)} "
+                "(--exit-on-error=false serves the others)"
+            )
         self.plane.started = True
         endpoints = await self.endpoints.listen()
         if self._hub is None or self._seat is None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tpx.errors import InvalidRequest
+from tpx.options import nearest_for_client
 from tpx.protocol.datatypes import BY_NAME, BY_NUMBER
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import TensorConfig
@@ -110,7 +111,8 @@ class Signature:
             raise self._make_incomplete_error(count, given, missing)
         for name in given:
             if name not in self.inputs:
-                raise _Nameless(f"unexpected inference input '{name}' for model '{self.name}'")
+                near = nearest_for_client(name, self.inputs)
+                raise _Nameless(f"unexpected inference input '{name}' for model '{self.name}'{near}")
         if missing:
             first = next(name for name in self._required if name in missing)
             raise self._make_incomplete_error(f"{high} inputs", given, [first])
@@ -119,10 +121,13 @@ class Signature:
     def _make_incomplete_error(
         self, count: str, given: Mapping[str, Tensor], missing: Sequence[str]
     ) -> InvalidRequest:
+        unknown = sorted(name for name in given if name not in self.inputs)
+        # after Triton's words, which end with the request to provide all inputs
+        told = f" Unknown input(s): {_format_names(unknown)}." if unknown else ""
         return InvalidRequest(
             f"expected {count} but got {len(given)} inputs for model '{self.name}'. Got input(s) "
             f"{_format_names(sorted(given))}, but missing required input(s) {_format_names(missing)}. "
-            "Please provide all required input(s)."
+            f"Please provide all required input(s).{told}"
         )
 
     def _bind_inputs(self, given: dict[str, Tensor]) -> tuple[tuple[BoundInput, ...], int]:

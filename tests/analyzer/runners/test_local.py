@@ -114,7 +114,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_words(log: Path) -
 def test_the_last_logged_error_says_why_a_server_ended(log: Path) -> None:
     lines = (
         "E1120 13:44:32.489543 31746 repository.py:88] failed to load 'm' version 1: no such file",
-        "error: creating server: Internal - failed to load all models: m",
+        "error: creating server: Internal - failed to load 1 of 1 models: m",
     )
 
     async def steps() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import UsageError
-from tpx.perf.clients.openai import EventParser, OpenAiAnswer, has_text
+from tpx.perf.clients.openai import EventParser, OpenAiAnswer, has_output
 from tpx.perf.results import LevelResult, Streaming
 
 CHAT = "v1/chat/completions"
@@ -132,7 +132,15 @@ def test_what_to_send_to_an_unknown_path_has_to_be_said() -> None:
     ("event", "brings"),
     [
         ({"choices": [{"delta": {"role": "assistant", "content": ""}}]}, False),
+        ({"choices": [{"delta": {"role": "assistant", "refusal": None, "tool_calls": []}}]}, False),
+        ({"choices": [{"delta": None}, 5]}, False),
         ({"choices": [{"delta": {"reasoning_content": "so"}}]}, True),
+        ({"choices": [{"delta": {"role": "assistant", "content": "", "reasoning": "so"}}]}, True),
+        ({"choices": [{"delta": {"reasoning_details": [{"text": "so"}]}}]}, True),
+        ({"choices": [{"delta": {"refusal": "no"}}]}, True),
+        ({"choices": [{"delta": {"function_call": {"name": "f", "arguments": ""}}}]}, True),
+        ({"choices": [{"delta": {"audio": {"data": "UklG"}}}]}, True),
+        ({"choices": [{"delta": {"tool_calls": [{"index": 0}]}}]}, True),
         ({"choices": [{"delta": {}, "finish_reason": "length"}], "usage": {"completion_tokens": 4}}, False),
         ({"choices": []}, False),
         ({"choices": [{"text": "a"}]}, True),
@@ -141,7 +149,7 @@ def test_what_to_send_to_an_unknown_path_has_to_be_said() -> None:
     ],
 )
 def test_a_piece_is_an_event_that_brings_something(event: dict[str, Any], brings: bool) -> None:
-    assert has_text(event) is brings
+    assert has_output(event) is brings
 
 
 @pytest.mark.parametrize(

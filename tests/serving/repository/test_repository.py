@@ -103,6 +103,7 @@ def test_what_is_not_there_is_told_in_tritons_words(tmp_path: Path) -> None:
 
     def look(repository: ModelRepository) -> None:
         for name, version, kind, message in [
+            ("nets", "", NotFound, "Request for unknown model: 'nets' is not found (did you mean 'net'?)"),
             ("nobody", "", NotFound, "Request for unknown model: 'nobody' is not found"),
             ("nobody", "3", NotFound, "Request for unknown model: 'nobody' is not found"),
             ("net", "3", NotFound, "Request for unknown model: 'net' version 3 is not found"),

@@ -98,10 +98,8 @@ def _select_coarse_points(explorer: Explorer) -> list[Point]:
 
 def _climb_neighbors(explorer: Explorer) -> Asking[None]:
     """Move from the best point to its best neighbor until none is better."""
-    while True:
-        current = explorer.best()
-        if current is None:
-            return
+    current = explorer.best()
+    while current is not None:
         before = explorer.merit(current)
         for point in explorer.grid.neighbours(current):
             if point not in explorer.tried:
@@ -110,5 +108,7 @@ def _climb_neighbors(explorer: Explorer) -> Asking[None]:
                 measured = yield from explorer.once(point, factor)
                 if measured is not None and explorer.merit(point) > before:
                     yield from explorer.climbed(point)
-        if explorer.best() == current or not is_step(before, explorer.merit(explorer.best() or current)):
+        reached = explorer.best()
+        if reached is None or reached == current or not is_step(before, explorer.merit(reached)):
             return
+        current = reached

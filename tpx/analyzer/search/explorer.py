@@ -54,7 +54,7 @@ class Explorer:
             if misfit is not None:
                 each, size = misfit
                 text = f"batch size {size} left out: max_batch_size of {each.model} is {each.max_batch_size}"
-                self.history.decide(text, default.name)
+                self.history.leave_out(text, default.name)
                 continue
             ladder = self.grid.shared(self._default_needs, sizes)
             yield from self._search_ladder(default, ladder, nearest_step(ladder, expected))
@@ -86,8 +86,8 @@ class Explorer:
 
     def best(self) -> Point | None:
         """Return the best point measured, or None."""
-        measured = [point for point in self._points if self._find_best(point) is not None]
-        return max(measured, key=self.merit, default=None)
+        measured = {point: best for point in self._points if (best := self._find_best(point)) is not None}
+        return max(measured, key=lambda point: self.history.merit(measured[point]), default=None)
 
     @property
     def tried(self) -> Collection[Point]:
@@ -108,10 +108,7 @@ class Explorer:
         """Return the best measurement of a point's variant with the point's client batch sizes, or None."""
         if point not in self._points:
             return None
-        sizes = self.grid.batch_sizes(point)
-        measured = self.history.of(self._points[point].name)
-        fitting = (each for each in measured if each.load.batch_sizes == sizes)
-        return max(fitting, key=self.history.merit, default=None)
+        return self.history.best(self._points[point].name, self.grid.batch_sizes(point))
 
     def _search_ladder(self, variant: Variant, ladder: Ladder, step: int) -> Asking[Measurement | None]:
         """Return the best of every load if all were requested, otherwise climb from this step."""

@@ -30,6 +30,8 @@ class History:
         self.limits = limits or Limits()
         self.decisions: list[Decision] = []
         """Decisions so far, with reasons: what was skipped or stopped; append-only."""
+        self.left_out: list[Decision] = []
+        """Those of the decisions that leave out something the user asked for."""
         self.space_size = 0
         """Number of configurations that the strategy may try."""
         self.reserved = 0
@@ -43,10 +45,19 @@ class History:
         self._repetitions_ns = 0
         self._outcomes: dict[str, dict[LoadPoint, Outcome]] = {}
         self._variants: dict[str, Variant] = {}
+        self._merits: dict[int, Merit] = {}
+        """By the identity of each measurement above: a search compares it with all others at every step."""
+        self._best: dict[tuple[str, tuple[int, ...]], Measurement] = {}
+        """By variant and client batch sizes; those of each variant in all under no sizes."""
 
     def decide(self, text: str, variant: str = "") -> None:
         """Add a line to the search trace."""
         self.decisions.append(Decision(variant=variant, text=text))
+
+    def leave_out(self, text: str, variant: str) -> None:
+        """Add a line on something that was asked for and cannot be measured."""
+        self.decide(text, variant)
+        self.left_out.append(self.decisions[-1])
 
     def take(self, trial: Trial, outcome: Outcome) -> None:
         """Record an outcome; those of final rounds count only toward the cost."""
@@ -59,6 +70,15 @@ class History:
         else:
             self._variants.setdefault(trial.variant.name, trial.variant)
             self._outcomes.setdefault(trial.variant.name, {})[trial.load] = outcome
+            if isinstance(outcome, Measurement) and outcome.throughput > 0:
+                self._rate(trial.variant.name, outcome)
+
+    def _rate(self, variant: str, measurement: Measurement) -> None:
+        merit = self._merits[id(measurement)] = self.merit(measurement)
+        for key in ((variant, ()), (variant, measurement.load.batch_sizes)):
+            best = self._best.get(key)
+            if best is None or merit > self.merit(best):
+                self._best[key] = measurement
 
     def outcome(self, trial: Trial) -> Outcome | None:
         """Return the outcome of a search trial; None if it is new or belongs to a final round."""
@@ -83,14 +103,20 @@ class History:
             if isinstance(outcome, Measurement) and outcome.throughput > 0
         ]
 
-    def best(self, variant: str) -> Measurement | None:
-        """Return a variant's best measurement: by score within the constraints, else the closest."""
-        return max(self.of(variant), key=self.merit, default=None)
+    def best(self, variant: str, batch_sizes: tuple[int, ...] = ()) -> Measurement | None:
+        """Return a variant's best measurement: by score within the constraints, else the closest.
+
+        With `batch_sizes`, only measurements with these client batches count.
+        """
+        return self._best.get((variant, batch_sizes))
 
     def merit(self, measurement: Measurement | None) -> Merit:
         """Return a sort key: measurements within the constraints rank above all others, then by score."""
         if measurement is None:
             return False, -math.inf
+        known = self._merits.get(id(measurement))
+        if known is not None:
+            return known
         if satisfies(measurement, self.goals):
             return True, score(measurement, self.goals)
         return False, -failure_percent(measurement, self.goals)

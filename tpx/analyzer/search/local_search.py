@@ -153,4 +153,9 @@ def dominates(first: Figures, second: Figures) -> bool:
 def front(measurements: Sequence[Measurement], tags: Sequence[str], goals: Goals) -> list[Measurement]:
     """Return the nondominated measurements that satisfy the constraints, in order."""
     known = [(m, figures) for m in measurements if (figures := figures_of(m, tags)) and satisfies(m, goals)]
-    return [m for m, own in known if not any(dominates(other, own) for _, other in known)]
+    # whatever dominates comes earlier in this order, and is itself in the front or dominated by one in it
+    undominated: list[Figures] = []
+    for figures in sorted({own for _, own in known}, reverse=True):
+        if not any(dominates(other, figures) for other in undominated):
+            undominated.append(figures)
+    return [m for m, own in known if own in undominated]

@@ -67,6 +67,10 @@ class SearchGrid:
                 raise UsageError(f"nothing to choose for {dimension.name} of model '{self.model}'")
         extras = spec.space.extras
         self.dimensions = tuple(dimensions)
+        self._axes = {
+            (dimension.name, dimension.model): i for i, dimension in reversed([*enumerate(dimensions)])
+        }
+        self._refusals: dict[Point, str] = {}
         self.members = tuple(member.facts.model for member in spec.members)
         """Models that are varied instead of the model itself."""
         self._cores = extras.processors if extras.search_threads else None
@@ -99,6 +103,11 @@ class SearchGrid:
 
     def refusal(self, point: Point) -> str:
         """Return why a point is not worth measuring; empty if it is."""
+        if point not in self._refusals:
+            self._refusals[point] = self._refuse(point)
+        return self._refusals[point]
+
+    def _refuse(self, point: Point) -> str:
         for model, sent in zip(self._loads, self.batch_sizes(point), strict=True):
             taken = self.amount(point, "max_batch_size", model, absent=sent)
             if sent > taken:
@@ -112,19 +121,16 @@ class SearchGrid:
                     f"{self._cores} cores"
                 )
             # the first choice leaves the batcher unchanged
-            plain = (d.choices[0].amount for d in self.dimensions if (d.name, d.model) == ("batching", model))
-            if self.amount(point, "batching", model) != next(plain, 1.0) and (
-                self.amount(point, "max_batch_size", model) <= 1
-            ):
+            batches = self.amount(point, "batching", model)
+            plain = self.amount((0,) * len(point), "batching", model)
+            if batches != plain and self.amount(point, "max_batch_size", model) <= 1:
                 return "batches of one gain nothing from a queue delay, nor from having no batcher"
         return ""
 
     def amount(self, point: Point, name: str, model: str = "", absent: float = 1.0) -> float:
         """Return the amount chosen in a dimension, or `absent` if the grid lacks it."""
-        for place, dimension in zip(point, self.dimensions, strict=True):
-            if dimension.name == name and dimension.model == model:
-                return dimension.choices[place].amount
-        return absent
+        axis = self._axes.get((name, model))
+        return absent if axis is None else self.dimensions[axis].choices[point[axis]].amount
 
     def batch_sizes(self, point: Point) -> tuple[int, ...]:
         """Return the client batch size of each model under load."""

@@ -84,7 +84,8 @@ class _Sweep:
         bests: list[float] = []
         for batch_size in space.batch_sizes:
             if batch_size > max(1, greatest):
-                self._decide(f"batch size {batch_size} left out: max_batch_size is {greatest}")
+                text = f"batch size {batch_size} left out: max_batch_size is {greatest}"
+                self.history.leave_out(text, self.variant.name)
                 continue
             swept = yield from self._sweep_loads(chosen, batch_size)
             if swept.best is not None:
@@ -251,7 +252,7 @@ def _sweep_listed(
         elif variant.name not in swept:
             unfitting = _explain_misfit(spec, variant)
             if unfitting:
-                history.decide(f"left out: {unfitting}", variant.name)
+                history.leave_out(f"left out: {unfitting}", variant.name)
                 continue
             swept[variant.name] = yield from _sweep_variant(spec, history, variant)
         if spec.space.strategy.early_exit_enable and _BATCH_SIZE in delta:

@@ -1,11 +1,12 @@
 """Services with OpenAI's API: chat, completions, embeddings; whole responses, or streamed token by
 token; and conversations, each turn of which is sent with the history before it.
 
-Each nonempty piece of text counts as a response, so that the first one's time is the time to first
-token, and the time between two is the inter-token latency. The number of tokens is taken from the
-service's `usage` or, if absent, is the number of pieces. The history of a conversation is the messages of
-every earlier turn, each followed by the message that answered it: whole, or assembled from the pieces of a
-stream. Source: perf_analyzer, session_concurrency/payload_json_utils.cc.
+Each event with output counts as a response, whether text, reasoning, a refusal, a tool call or audio: the
+first one's time is the time to first token, and the time between two is the inter-token latency. The
+number of tokens is taken from the service's `usage` or, if absent, is the number of these events. The
+history of a conversation is the messages of every earlier turn, each followed by the message that answered
+it: whole, or assembled from the pieces of a stream. Source: perf_analyzer,
+session_concurrency/payload_json_utils.cc.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -201,7 +202,7 @@ class OpenAiAnswer:
                 continue
             if event.get("error"):
                 self.error = _find_error_message(event)
-            if has_text(event):
+            if has_output(event):
                 self.arrivals.append(now_ns)
             self.units = tokens(event) or self.units
 
@@ -297,21 +298,30 @@ def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
     return body | made | (STREAM if stream else {})
 
 
-def has_text(event: JsonObject) -> bool:
-    """Return True for an event with generated text; `text_output` is Triton's, from generate_stream."""
+def has_output(event: JsonObject) -> bool:
+    """Return True for an event with output: a text, or a delta with any value besides its role.
+
+    Services name the parts of a delta as they like, so no list of names is complete. `text_output` is
+    Triton's, from generate_stream.
+    """
     if event.get("text_output"):
         return True
-    return any(
-        choice.get("text")
-        or any((choice.get("delta") or {}).get(key) for key in ("content", "reasoning_content", "tool_calls"))
-        for choice in event.get("choices") or ()
-    )
+    choices = event.get("choices")
+    return isinstance(choices, list) and any(map(_brings_output, choices))
+
+
+def _brings_output(choice: object) -> bool:
+    if not isinstance(choice, dict):
+        return False
+    delta = choice.get("delta")
+    parts = delta if isinstance(delta, dict) else {}
+    return bool(choice.get("text")) or any(value for name, value in parts.items() if name != "role")
 
 
 def generated(body: Buffer) -> Iterator[bytes]:
-    """Yield the events of a whole stream that have text, each on one line; one per arrival."""
+    """Yield the events of a whole stream that have output, each on one line; one per arrival."""
     for data in EventParser().feed(bytes(body) + _END):
-        if data != _DONE and has_text(_parse_object(data)):
+        if data != _DONE and has_output(_parse_object(data)):
             yield b"data: " + data.replace(b"\n", b" ") + _END
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from tpx.errors import UsageError
 from tpx.protocol.handshakes import bound_sockets
 from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.options import ServeConfig
@@ -124,8 +125,12 @@ class ProcessSupervisor:
         return _ChildWatch(engine, frontends, every).run()
 
     def _bind_sockets(self, count: int) -> dict[str, list[list[socket.socket]]]:
-        """Bind sockets for each service and frontend, without listening yet. Raises UsageError."""
+        """Bind sockets for each service and frontend, without listening yet.
+
+        Raises UsageError that names all ports in use.
+        """
         out: dict[str, list[list[socket.socket]]] = {}
+        taken: list[UsageError] = []
         for service in self.config.services:
             address, port = service.address, service.port
             try:
@@ -137,7 +142,9 @@ class ProcessSupervisor:
                 if service.flag != "metrics":  # only the engine serves metrics
                     groups += [bound_sockets(address, port, reuse_port=True) for _ in range(count - 1)]
             except OSError as exc:
-                raise service.in_use(exc) from exc
+                taken.append(service.in_use(exc))
+        if taken:
+            raise UsageError("; ".join(error.message for error in taken))
         return out
 
 

@@ -41,6 +41,12 @@ class ModelSpec:
         common=True,
         completes="files",
     )
+    describe: bool = option(
+        False,
+        "load the models, print what each takes and gives, its complete configuration and a `tpx perf` line, "
+        "and exit",
+        common=True,
+    )
     exit_on_error: bool = option(True, "exit if a model fails to load at startup", common=True)
     disable_auto_complete_config: bool = option(False, "do not complete config.pbtxt: it must be complete")
     strict_model_config: bool | None = option(None, "deprecated: use --disable-auto-complete-config")

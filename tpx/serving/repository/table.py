@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tpx.errors import Code, InvalidRequest, NotFound, NotReady
+from tpx.options import nearest_for_client
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership
@@ -218,7 +219,8 @@ class ModelRepository:
             return self.serving(self.resolve(name), version)
         records = self._models.get(name)
         if records is None:
-            raise NotFound(f"Request for unknown model: '{name}' is not found")
+            near = nearest_for_client(name, self._models)
+            raise NotFound(f"Request for unknown model: '{name}' is not found{near}")
         return _find_serving(name, records[""], version)
 
     def resolve(self, name: str) -> ModelId:
@@ -230,7 +232,8 @@ class ModelRepository:
             return found[0]
         if name in self._models:
             raise NotFound(f"Identifier of model '{name}' is not found in global map")
-        raise NotFound(f"Request for unknown model: '{name}' is not found", code=Code.INVALID_ARGUMENT)
+        near = nearest_for_client(name, self._models)
+        raise NotFound(f"Request for unknown model: '{name}' is not found{near}", code=Code.INVALID_ARGUMENT)
 
     def named(self, name: str) -> list[ModelId]:
         """Return the models a name may refer to. Unloaded models are excluded; a model in its first
