@@ -1,5 +1,7 @@
 """Objectives: what can be written, and when requests show that one is met."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from tpx.perf.objectives import (
     parse_objectives,
 )
 from tpx.perf.statistics.intervals import Interval
+from tpx.report.digits import duration
 
 CONFIDENCE = 0.99
 
@@ -61,8 +64,8 @@ def test_several_in_one_expression_are_all_of_them() -> None:
         ("p99<<20ms", "expected FIGURE < VALUE"),
         ("p99<1.2.3ms", "'1.2.3' is not a number"),
         ("p99<20", "a unit is missing (ns, us, µs, usec, ms, msec, s, sec)"),
-        ("p99<20%", "'%' is not a unit of it"),
-        ("throughput>5ms", "'ms' is not a unit of it (known: /s, infer/sec, infer/s)"),
+        ("p99<20%", "'%' is not a unit of p99 "),
+        ("throughput>5ms", "'ms' is not a unit of throughput (known: /s, infer/sec, infer/s)"),
         ("p100<20ms", "a percentile must be between 0 and 100, not 100"),
         ("p0<20ms", "a percentile must be between 0 and 100"),
         ("latency<20ms", "unknown figure 'latency' (known: p50, p99.9, ..., median, mean, avg"),
@@ -107,8 +110,10 @@ def test_what_is_missing_is_said_and_suffices() -> None:
     assessment = assess_count(one("p99<20ms"), 1e6, counted, CONFIDENCE)
     assert assessment.reason == (
         "4 of 600 requests outside, 1% allowed; "
-        f"about {assessment.more_requests} more requests would settle it"
+        f"about {assessment.more_requests:,} more requests would decide"
     )
+    timed = assess_count(one("p99<20ms"), 1e6, replace(counted, duration_ns=6e9), CONFIDENCE)
+    assert timed.reason.endswith(f"; about {duration(assessment.more_requests * 1e7)} more would decide")
     scale = 1 + assessment.more_requests / 600
     enough = Counted(violations=round(4 * scale), requests=round(600 * scale) + 10, allowed=0.01)
     assert assess_count(one("p99<20ms"), 1e6, enough, CONFIDENCE).met
@@ -127,7 +132,7 @@ def test_dependent_requests_count_for_less() -> None:
     assert assess_count(one("p99<20ms"), 0, independent, CONFIDENCE).met
     assessment = assess_count(one("p99<20ms"), 0, dependent, CONFIDENCE)
     assert assessment.outcome is Outcome.UNDECIDED
-    assert "worth 250 independent ones" in assessment.reason
+    assert "tell as much as 250 unrelated ones" in assessment.reason
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tpx.errors import UsageError
 from tpx.perf.statistics.intervals import Interval, binomial_at_most
 from tpx.protocol.tensors import Array
-from tpx.report.digits import latency, rounded
+from tpx.report.digits import duration, latency, rounded
 
 Quantity = Literal["percentile", "mean", "min", "max", "throughput", "error_rate"]
 
@@ -140,7 +140,8 @@ def _parse_objective(text: str) -> Objective:
     if factor is None:
         known = ", ".join(u for u in units if u)
         _refuse(
-            text, f"'{unit}' is not a unit of it (known: {known})" if unit else f"a unit is missing ({known})"
+            text,
+            f"'{unit}' is not a unit of {name} (known: {known})" if unit else f"a unit is missing ({known})",
         )
     return Objective(
         text=f"{name}{sign}{number}{unit}",
@@ -154,13 +155,15 @@ def _parse_objective(text: str) -> Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Count of requests that violate a bound; `effect` of them are worth one independent request."""
+    """Count of requests that violate a bound; `effect` of them tell as much as one independent request."""
 
     violations: int
     requests: int
     allowed: float
     """Share of requests that may violate the bound."""
     effect: float = 1.0
+    duration_ns: float = 0.0
+    """Time in which these requests were made; 0 if unknown."""
 
 
 def assess_count(objective: Objective, value: float, counted: Counted, confidence: float) -> Assessment:
@@ -171,20 +174,26 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
     """
     doubt = 1 - confidence
     trials, wrong = counted.requests / counted.effect, counted.violations / counted.effect
-    said = (
-        f"{counted.violations} of {counted.requests} requests outside, {counted.allowed * 100:.4g}% allowed"
-    )
+    allowed = f"{counted.allowed * 100:.4g}% allowed"
+    said = f"{counted.violations:,} of {counted.requests:,} requests outside, {allowed}"
     if counted.effect > 1.05:
-        said += f", worth {trials:.0f} independent ones"
+        said += f"; slow requests come in groups, so these tell as much as {trials:,.0f} unrelated ones"
     if counted.requests and binomial_at_most(trials, counted.allowed, wrong) <= doubt:
         return Assessment(objective=objective, outcome=Outcome.MET, value=value, reason=said)
     if counted.requests and 1 - binomial_at_most(trials, counted.allowed, wrong - 1) <= doubt:
         return Assessment(objective=objective, outcome=Outcome.VIOLATED, value=value, reason=said)
     needed = _count_needed_requests(counted, doubt)
-    hint = f"; about {needed} more requests would settle it" if needed else "; too near the bound to tell"
+    hint = f"; {_describe_need(needed, counted)} would decide" if needed else "; too near the bound to tell"
     return Assessment(
         objective=objective, outcome=Outcome.UNDECIDED, value=value, reason=said + hint, more_requests=needed
     )
+
+
+def _describe_need(needed: int, counted: Counted) -> str:
+    """Return `about 40 s more`; without a known duration, `about 2,800 more requests`."""
+    if not counted.duration_ns or not counted.requests:
+        return f"about {needed:,} more requests"
+    return f"about {duration(max(1e9, needed / counted.requests * counted.duration_ns))} more"
 
 
 def _count_needed_requests(counted: Counted, doubt: float) -> int:

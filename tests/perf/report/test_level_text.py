@@ -221,6 +221,14 @@ def test_more_than_sixteen_gpus_are_left_to_the_csv() -> None:
     )
 
 
+@pytest.mark.parametrize(("p50_us", "told"), [(351, True), (700, False)])
+def test_a_mean_far_above_the_p50_is_explained(p50_us: int, told: bool) -> None:
+    found = latency(mean_us=749)
+    found = replace(found, percentiles_ns={**found.percentiles_ns, 50.0: p50_us * 1000})
+    line = "Skewed latency: the mean is 2.1 times the p50, since a few requests take much longer"
+    assert (line in text(make_level(latency=found))) is told
+
+
 def test_what_perf_analyzer_lacks_stands_behind_its_own_lines() -> None:
     series = SeriesFigures(name="queue_us", mean=1.0, low=1.0, high=2.0, last=2.0, per_s=12.5)
     metrics = MetricsFigures(scrapes=1, failed=0, cpu_utilization=0.5, series=(series,))

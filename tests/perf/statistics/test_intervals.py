@@ -77,8 +77,8 @@ def test_a_percentile_needs_as_many_samples_as_mlperf_asks_for(percentile: float
     assert needed_samples(percentile / 100) == count
     assert too_few(percentile, count - 1) == f"n too small for p{percentile:g} (need >= {count})"
     assert too_few(percentile, count) == ""
-    worth = f"(need >= {count}, these {2 * count} are worth {2 * count / 3:.0f})"
-    dependent = f"too few independent requests for p{percentile:g} {worth}"
+    told = f"these {2 * count:,} tell as much as {2 * count / 3:,.0f})"
+    dependent = f"too few requests for p{percentile:g} (need >= {count:,} unrelated ones, {told}"
     assert too_few(percentile, 2 * count, effect=3) == dependent
     ordered = np.arange(count, dtype=float)
     assert quantile_interval(ordered[1:], count - 2, percentile / 100).high is None

@@ -175,11 +175,12 @@ def _assess_objective(
 ) -> Assessment:
     """Assess one objective; without an estimator, failures have an error rate and zero throughput."""
     total, quantity = len(sample.ok), objective.quantity
+    elapsed_ns = sample.end_ns - sample.start_ns
     if quantity == "error_rate" and total:
         failed = total - sample.requests
         if objective.bound <= 0 or objective.bound >= 1 or not objective.below:
             return assess_exact(objective, failed / total)
-        counted = Counted(violations=failed, requests=total, allowed=objective.bound)
+        counted = Counted(violations=failed, requests=total, allowed=objective.bound, duration_ns=elapsed_ns)
         return assess_count(objective, failed / total, counted, confidence)
     if estimator is None:
         if quantity == "throughput" and total:
@@ -202,6 +203,7 @@ def _assess_objective(
         requests=len(good),
         allowed=1 - share if objective.below else share,
         effect=estimator.effect(outside),
+        duration_ns=elapsed_ns,
     )
     index = rank(objective.percentile, len(good))
     return assess_count(objective, float(np.partition(good, index)[index]), counted, confidence)

@@ -245,6 +245,8 @@ def gpu_values(gpus: Sequence[GpuFigures], name: str, factor: float = 1) -> Iter
 NOTICED_DIFFERENCE = 0.05
 """Relative difference above which both latencies of an open loop are shown."""
 NO_BATCHES = 1.005
+SKEWED = 1.5
+"""Ratio of the mean latency to the p50 above which their difference is explained."""
 
 
 def extra_lines(result: LevelResult) -> list[str]:
@@ -276,6 +278,12 @@ def _describe_result(result: LevelResult) -> Iterator[str]:
         yield f"Between responses: {_summarize_latency(stream.inter_response)}"
         if stream.units:
             yield f"Output tokens: {stream.units:,} ({rounded(stream.units_per_s)} per second)"
+    usual_ns = result.latency.at(50.0) if result.latency is not None else 0
+    if result.latency is not None and result.latency.mean_ns > SKEWED * usual_ns > 0:
+        yield (
+            f"Skewed latency: the mean is {result.latency.mean_ns / usual_ns:.1f} times the p50, since a few "
+            "requests take much longer"
+        )
     if result.server is not None and result.server.mean_batch > NO_BATCHES * result.batch_size:
         yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
     if result.metrics is not None:
