@@ -137,6 +137,16 @@ def test_an_exception_comes_with_its_traceback_behind_the_margin() -> None:
     assert rest[-2:] == ["    ValueError: boom", r"    E1120 forged\x1b[0m\u009b1m\u202e"]
 
 
+def test_a_traceback_from_a_models_process_has_a_line_for_each_of_its_lines() -> None:
+    made = record(logging.ERROR, "failed")
+    made.__dict__["traceback"] = "Traceback (most recent call last):\nE1120 forged\x1b[0m"
+    first, *rest = TritonFormatter().format(made).splitlines()
+    assert first.endswith('] "failed"')
+    assert rest == ["    Traceback (most recent call last):", r"    E1120 forged\x1b[0m"]
+    fields = json.loads(TritonFormatter("json").format(made))
+    assert fields["traceback"] == made.__dict__["traceback"]
+
+
 def test_information_goes_to_stdout_and_trouble_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     configure(LogControl(LogSettings()))
     log_all()

@@ -76,7 +76,7 @@ class PlannedSearch:
     complete: bool = True
     """False if more trials would follow."""
     left_out: tuple[Decision, ...] = ()
-    """What was asked for and cannot be measured."""
+    """Decisions to leave out something that was asked for."""
 
     @property
     def variants(self) -> list[Variant]:

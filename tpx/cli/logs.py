@@ -40,7 +40,11 @@ def escapes(environment: Mapping[str, str]) -> bool:
 
 
 class TritonFormatter(logging.Formatter):
-    """Triton's two log formats, and JSON. A record's `block`, such as a table, follows its line."""
+    """Triton's two log formats, and JSON.
+
+    A record's `block`, such as a table, follows its line, as does the `traceback` of an exception in a
+    model's process.
+    """
 
     def __init__(self, log_format: LogFormat = "default", *, escape: bool = True) -> None:
         super().__init__()
@@ -57,10 +61,15 @@ class TritonFormatter(logging.Formatter):
         if self._escape:
             message = json.dumps(message, ensure_ascii=False).translate(_UNSEEN)
         text = self._format_prefix(record) + message
-        if record.exc_info:  # no line of a traceback may look like the start of another record
-            lines = self.formatException(record.exc_info).splitlines()
-            text += "".join(f"\n    {line.translate(_CONTROLS)}" for line in lines)
-        return text
+        # no line of a traceback may look like the start of another record
+        lines = self._format_traceback(record).splitlines()
+        return text + "".join(f"\n    {line.translate(_CONTROLS)}" for line in lines)
+
+    def _format_traceback(self, record: logging.LogRecord) -> str:
+        """Return the traceback of an exception, of this process or of a model's; "" without one."""
+        if record.exc_info:
+            return self.formatException(record.exc_info)
+        return str(getattr(record, "traceback", ""))
 
     def _format_json(self, record: logging.LogRecord, block: str) -> str:
         """Format a record as one JSON object on one line."""
@@ -72,8 +81,9 @@ class TritonFormatter(logging.Formatter):
             "file": record.filename,
             "line": record.lineno,
         }
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+        trace = self._format_traceback(record)
+        if trace:
+            fields["traceback"] = trace
         return json.dumps(fields, ensure_ascii=False).translate(_UNSEEN)
 
     def _format_prefix(self, record: logging.LogRecord) -> str:

@@ -31,7 +31,7 @@ class History:
         self.decisions: list[Decision] = []
         """Decisions so far, with reasons: what was skipped or stopped; append-only."""
         self.left_out: list[Decision] = []
-        """Those of the decisions that leave out something the user asked for."""
+        """Decisions that leave out something the user asked for."""
         self.space_size = 0
         """Number of configurations that the strategy may try."""
         self.reserved = 0

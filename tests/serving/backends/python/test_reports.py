@@ -19,12 +19,17 @@ def errors(caplog: pytest.LogCaptureFixture, file: str = "model.py") -> list[log
     return [one for one in caplog.records if one.levelno == logging.ERROR and one.filename == file]
 
 
+def whole(record: logging.LogRecord) -> str:
+    """The message of a record with its traceback."""
+    return f"{record.getMessage()}\n{getattr(record, 'traceback', '')}"
+
+
 def test_an_exception_of_execute_is_logged_once_with_its_traceback(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert say(live, "fail on purpose").status == 500
     [record] = errors(caplog)
-    lines = record.getMessage().splitlines()
+    lines = whole(record).splitlines()
     assert lines[0] == (
         "Failed to process the request(s) for model 'say_0_0', message: ValueError: on purpose "
         "[model 'say' version 1]"
@@ -67,7 +72,7 @@ def test_an_exception_that_no_client_sees_is_logged(
         assert answer.status == 200, answer.body
         eventually(lambda: bool(errors(caplog)))
         [record] = errors(caplog)
-        text = record.getMessage()
+        text = whole(record)
         assert text.startswith(f"{start} [model 'raises' version 3]\nTraceback (most recent call last):\n")
         assert f"line {record.lineno}, in {function}" in text
 
@@ -88,7 +93,7 @@ def test_an_exception_of_the_other_functions_is_logged(
     with serving(tmp_path, exit_on_error=False, strict_readiness=False) as live:
         live.get("/v2/models/raises/ready")
     [record] = errors(caplog)
-    text = record.getMessage()
+    text = whole(record)
     assert text.startswith(f"{start}, message: ValueError: in {where} [model 'raises' version 1]\nTraceback")
     assert f"in {where}\n" in text
 

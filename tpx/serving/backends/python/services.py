@@ -281,4 +281,6 @@ def write_log(words: JsonObject) -> None:
     """Write a log line of a model with the source position in the model."""
     level = _LEVELS[words["level"]]
     if log.isEnabledFor(level):
-        log.handle(log.makeRecord(log.name, level, words["file"], words["line"], words["message"], (), None))
+        more = {"traceback": words.get("traceback", "")}
+        place = words["file"], words["line"]
+        log.handle(log.makeRecord(log.name, level, *place, words["message"], (), None, extra=more))

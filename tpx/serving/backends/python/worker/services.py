@@ -107,6 +107,10 @@ _IN_AN_INTERVAL = 10
 _MOST_CHARACTERS = 16 << 10
 
 
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + " ..."
+
+
 class Reports:
     """Logs exceptions of one model process."""
 
@@ -130,12 +134,11 @@ class Reports:
         more = f", {left_out} more before it were not logged" if left_out else ""
         summary = message or f"{type(error).__name__}: {error}"
         text = f"{what}, message: {summary} [{self._model}{more}]"
-        if not message:
-            text += f"\n{traceback_of(error)}"
-        if len(text) > _MOST_CHARACTERS:
-            text = text[:_MOST_CHARACTERS] + " ..."
+        trace = "" if message else _shorten(traceback_of(error))
         file, line = place_of(error)
-        RUNTIME.calls.tell("log", level=Logger.ERROR, file=file, line=line, message=text)
+        RUNTIME.calls.tell(
+            "log", level=Logger.ERROR, file=file, line=line, message=_shorten(text), traceback=trace
+        )
 
     def _admit(self, now_s: float) -> int | None:
         """Return how many were left out before this one; None if this one is left out too."""
