@@ -240,12 +240,14 @@ def test_a_job_of_github_gets_the_summary_behind_what_is_there(
     assert "note: no step summary: GITHUB_STEP_SUMMARY is not set" in capfd.readouterr().err
 
 
-def test_a_server_whose_model_has_dynamic_shapes_is_met_with_a_warning(
+def test_a_model_with_dynamic_shapes_is_measured_with_a_guess_only_if_asked(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with http_server(Behaviour(has_config=False)) as url:
-        assert main([*QUICK, "--request-count", "2", "-u", url]) == 0
-    assert "WARNING: input 'x' has dynamic dimensions [-1, 4]" in capfd.readouterr().err
+        assert main([*QUICK, "--request-count", "2", "-u", url]) == 99
+        assert "Give --shape x:N,4, data with --input-data" in capfd.readouterr().err
+        assert main([*QUICK, "--request-count", "2", "--assume-shapes", "-u", url]) == 0
+    assert "WARNING: the shape of input 'x' is a guess: [1,4] was sent" in capfd.readouterr().err
 
 
 @dataclass

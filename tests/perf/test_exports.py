@@ -29,7 +29,7 @@ def exported(live: Live, path: Path, *words: str, protocol: str = "http") -> dic
     service = "HTTPService" if protocol == "http" else "GRPCInferenceService"
     url = f"127.0.0.1:{live.ports[service]}"
     command = ["-i", protocol, "-u", url, "--request-count", str(COUNT), "--profile-export-file", str(path)]
-    assert main([*command, *words]) == 0
+    assert main([*command, "--assume-shapes", *words]) == 0
     document: dict[str, Any] = json.loads(path.read_bytes())
     return document
 

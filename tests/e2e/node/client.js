@@ -63,7 +63,7 @@ const checks = {
   },
 
   async "metadata"() {
-    assert.equal((await call("ServerMetadata", {})).name, "tpx");
+    assert.equal((await call("ServerMetadata", {})).name, "triton");
     const model = await call("ModelMetadata", { name: "mnist" });
     assert.equal(model.platform, "onnxruntime_onnx");
     assert.deepEqual(model.inputs[0], { name: "image", datatype: "FP32", shape: ["-1", "1", "8", "8"] });

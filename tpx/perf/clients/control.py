@@ -186,7 +186,10 @@ class V2Control:
             index: JsonObject = {}
             with suppress(MeasurementError, ResponseError):  # the server need not list its models
                 index = await self._method_caller.ask("RepositoryIndex", body={})
-            words = exc.message + instead(model, index_entries(index.get("models", ())))
+            near = instead(model, index_entries(index.get("models", ())))
+            if "did you mean" in exc.message:  # the server has said it
+                near = near[max(near.find(";"), 0) :]
+            words = exc.message + near
             raise MeasurementError(f"failed to get model metadata: {words}") from exc
         config: JsonObject | None = None
         with suppress(ResponseError):  # the server may lack this extension

@@ -21,6 +21,8 @@ from tpx.serving.backends.contract import GLOBAL, InstanceSpec, ModelFiles, Need
 D = TypeVar("D", bool, None)
 log = logging.getLogger(__name__)
 
+_OF_CLIENTS = ("shapes",)
+"""Parameters that are for others than backends: what load generators send."""
 MAX_INSTANCES = 1024
 
 
@@ -36,8 +38,9 @@ class GivenParameters:
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> "GivenParameters":
-        """Return the parameters of a ModelConfig."""
-        words = {key: value.string_value for key, value in config.parameters.items()}
+        """Return the parameters of a ModelConfig, without those for load generators."""
+        parameters = config.parameters.items()
+        words = {key: value.string_value for key, value in parameters if key not in _OF_CLIENTS}
         return cls(where=f"model '{config.name}'", words=words, field="parameters")
 
     @classmethod
