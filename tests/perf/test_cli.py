@@ -156,7 +156,9 @@ def test_verbose_twice_tells_every_step_on_stderr(
     assert asked in err
     assert re.search(r'^\* request: .*"x".*, 16 bytes of tensors behind it$', err, re.M)
     assert re.search(r"^\* concurrency 1, window 1: .* s, 3 requests, 0 failed, .* infer/sec", err, re.M)
-    assert len(once.splitlines()) == len(twice.splitlines())
+    # whether three latencies are skewed is chance
+    sizes = {len([line for line in text.splitlines() if "Skewed" not in line]) for text in (once, twice)}
+    assert len(sizes) == 1
 
 
 @pytest.fixture
