@@ -132,6 +132,7 @@ def test_a_description_has_shapes_configuration_and_a_line_to_measure(
     assert described.splitlines()[-1] == "tpx perf -m net --shape x:3,H,W"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("given", [True, False])
 def test_a_torchscript_file_without_configuration_gets_one_to_fill_in(
     given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -139,9 +140,17 @@ def test_a_torchscript_file_without_configuration_gets_one_to_fill_in(
     monkeypatch.chdir(tmp_path)
     file = Path("cnn.pt") if given else Path("models/cnn/1/model.pt")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"any")
-    assert main(["--describe", str(file) if given else "models"]) == 0
+    import torch  # takes a second, which only this test needs
+
+    torch.jit.trace(torch.nn.Identity(), torch.zeros(1)).save(file)
+    words = [str(file) if given else "models"]
+    assert main([*words, *ANY_PORTS]) == 1
+    assert "`tpx serve --describe` prints the lines to write" in capsys.readouterr().out
+    assert main(["--describe", *words]) == 0
     out = capsys.readouterr().out
     assert out.startswith("cnn: not loaded: ")
     assert 'Write them to models/cnn/config.pbtxt:\n\n  backend: "pytorch"\n' in out
     assert ("Move the file to models/cnn/1/model.pt" in out) is given
+    file.write_bytes(b"any")
+    assert main(["--describe", *words]) == 0
+    assert "config.pbtxt" not in capsys.readouterr().out

@@ -5,9 +5,12 @@ Models are loaded as for serving, but nothing listens.
 
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 
+from tpx.errors import LoadError
 from tpx.perf.clients.model import ModelDescription, TensorDescription, model_description
 from tpx.perf.inputs.makers import resolve_shapes, shape_flag
 from tpx.protocol import model_config
@@ -108,7 +111,7 @@ def _dimension_names(path: Path | None) -> dict[str, list[str]]:
 def _explain(entry: RepositoryEntry, config: ServeConfig) -> Iterator[str]:
     yield f"{entry.model}: not loaded: {entry.reason or 'it is loaded on request only'}"
     file = _file_of(entry, config, "model.pt")
-    if file is not None and file.suffix == ".pt":
+    if file is not None and _is_torchscript(file):
         given = file in config.repository.models
         place = Path("models", entry.name) if given else file.parent.parent
         if not given and (place / "config.pbtxt").exists():
@@ -116,6 +119,17 @@ def _explain(entry: RepositoryEntry, config: ServeConfig) -> Iterator[str]:
         yield _TORCHSCRIPT.replace("{path}", str(place / "config.pbtxt"))
         if given:
             yield f"Move the file to {place / '1' / 'model.pt'}: then `tpx serve models` serves it."
+
+
+def _is_torchscript(file: Path) -> bool:
+    """Return True for an archive of TorchScript, which PyTorch must be there to serve."""
+    if file.suffix != ".pt" or find_spec("torch") is None:
+        return False
+    from tpx.serving.backends.pytorch.program import Format, detect_archive_format  # late: imports PyTorch
+
+    with suppress(LoadError):
+        return detect_archive_format(file) is Format.TORCHSCRIPT
+    return False
 
 
 def _file_of(entry: RepositoryEntry, config: ServeConfig, default: str) -> Path | None:

@@ -226,7 +226,9 @@ def validate_model(config: ModelConfig, *, completed: bool = True) -> None:
 def validate_outputs(config: ModelConfig) -> None:
     """Raise ConfigError without outputs. Only models that create their own responses may have none."""
     if not config.output:
-        raise ConfigError(f"model '{config.name}' must specify at least one output")
+        untold = "; a TorchScript file does not tell them: `tpx serve --describe` prints the lines to write"
+        hint = untold if config.backend == "pytorch" else ""
+        raise ConfigError(f"model '{config.name}' must specify at least one output{hint}")
 
 
 def validate_tensors(config: ModelConfig, *, completed: bool = True) -> None:

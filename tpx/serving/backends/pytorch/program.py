@@ -53,7 +53,7 @@ def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
         )
     if path.suffix == ".py":
         return ModelSourceFile(path=path, format=Format.MODULE)
-    format_ = _detect_archive_format(path)
+    format_ = detect_archive_format(path)
     if format_ is not None:
         return ModelSourceFile(path=path, format=format_)
     beside = path.with_suffix(".py")
@@ -65,8 +65,8 @@ def source_of(files: ModelFiles, config: ModelConfig) -> ModelSourceFile:
     )
 
 
-def _detect_archive_format(path: Path) -> Format | None:
-    """Detect the format of an archive; None if it contains only weights."""
+def detect_archive_format(path: Path) -> Format | None:
+    """Detect the format of an archive; None if it contains only weights. Raises LoadError."""
     try:
         with zipfile.ZipFile(path) as archive:
             # the first path component is the archive's own name
