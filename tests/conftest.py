@@ -1,6 +1,7 @@
 """What holds for all tests: which of them start servers, and which must run in one process."""
 
 import asyncio
+import gc
 import multiprocessing
 import subprocess
 import sys
@@ -31,6 +32,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.e2e)
         if spreading and item.get_closest_marker("spread") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the tests from garbage collection: with all of them, each of a level or a server took long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -34,7 +34,6 @@ def test_an_unloaded_model_is_freed_though_others_remember_it_and_the_collector_
                 assert session() is None
             finally:
                 gc.enable()
-                gc.unfreeze()
             assert model.retired
 
     play(scene)
@@ -65,14 +64,11 @@ def test_threads_of_unloaded_models_end(tmp_path: Path) -> None:
 def test_what_a_backend_imports_is_not_collected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = gc.get_freeze_count()
     retirement = Retirement(Tasks(), lambda _: None)
-    try:
-        retirement.freeze_imports()
-        assert gc.get_freeze_count() == frozen
-        monkeypatch.setattr("sys.modules", {**sys.modules, **{f"backend.{n}": sys for n in range(30)}})
-        retirement.freeze_imports()
-        assert gc.get_freeze_count() > frozen
-    finally:
-        gc.unfreeze()
+    retirement.freeze_imports()
+    assert gc.get_freeze_count() == frozen
+    monkeypatch.setattr("sys.modules", {**sys.modules, **{f"backend.{n}": sys for n in range(30)}})
+    retirement.freeze_imports()
+    assert gc.get_freeze_count() > frozen
 
 
 def test_a_model_is_closed_only_when_its_last_request_is_answered(tmp_path: Path) -> None:

@@ -193,7 +193,6 @@ class Worker:
         self._load = await open_load(self._target, load_request)
         # a collection in the middle of a level would show up as latency
         gc.collect()
-        gc.freeze()
         gc.disable()
         self._pipe.send(Ready())
 
@@ -215,7 +214,6 @@ class Worker:
         if load is not None:
             await load.stop(patience_s)
             gc.enable()
-            gc.unfreeze()
             failures, unfinished = load.failures(), load.unfinished
         if self._reporter is not None:
             self._reporter.report(wait=True)

@@ -43,13 +43,11 @@ TIMER_GRID_NS = 1_000_000
 def quiet_memory() -> Iterator[None]:
     """Disable garbage collection while a level is measured; the hot path creates no cycles."""
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.unfreeze()
 
 
 async def warm_up(load: Load, settings: LevelSettings, stop: asyncio.Event, meter: ProgressMeter) -> None:
