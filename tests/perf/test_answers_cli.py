@@ -1,6 +1,7 @@
 """Answers from the command line, over real connections."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -51,8 +52,9 @@ def saved(path: Path, delay_s: float) -> str:
 def test_a_run_slower_than_three_of_a_baseline_is_5_and_two_runs_are_7(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    baseline = [saved(tmp_path / f"{number}.json", 0.002) for number in range(3)]
-    fast, slow = baseline[0], saved(tmp_path / "b.json", 0.02)
+    fast, slow = saved(tmp_path / "0.json", 0.002), saved(tmp_path / "b.json", 0.02)
+    # three runs on a quiet machine: how much real ones differ on a busy one is not for a test to say
+    baseline = [fast, *(str(shutil.copy(fast, tmp_path / f"{number}.json")) for number in (1, 2))]
     capfd.readouterr()
     names = {"--json": "c.json", "--junit": "c.xml", "--markdown": "c.md"}
     files = [word for flag, name in names.items() for word in (flag, str(tmp_path / name))]
@@ -101,22 +103,10 @@ def test_ab_takes_all_words_up_to_the_next_option() -> None:
 
 def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ab.json"
-    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.004)
+    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.05)
     with http_server(fast) as one, http_server(slow) as two:
-        words = [
-            "-m",
-            "net",
-            "--ab",
-            one,
-            two,
-            "--ab-blocks",
-            "5",
-            "--request-count",
-            "15",
-            "--json",
-            str(file),
-        ]
-        assert main(words) == 5
+        words = ["-m", "net", "--ab", one, two, "--ab-blocks", "5", "--request-count", "10"]
+        assert main([*words, "--json", str(file)]) == 5
     out, err = capfd.readouterr()
     assert f"{two} against {one}:\n" in out
     assert "concurrency 1: 5 blocks of each of 2 servers" in err
@@ -124,7 +114,8 @@ def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.Ca
     assert document["servers"] == [one, two]
     assert len(document["rounds"][0]["blocks"]) == 5
     (found,) = document["ab"]
-    assert {d["figure"]: d["finding"] for d in found["differences"]}["throughput"] == "worse"
+    # one pause of the machine changes throughput and p99
+    assert {d["figure"]: d["finding"] for d in found["differences"]}["p50"] == "worse"
 
 
 def test_ab_refuses_workers_that_cannot_share_the_load(capfd: pytest.CaptureFixture[str]) -> None:
@@ -138,24 +129,11 @@ def test_ab_writes_what_ci_reads_and_shows_every_block_when_verbose(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     junit, markdown = tmp_path / "ab.xml", tmp_path / "ab.md"
-    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.012)
+    fast, slow = Behaviour(delay_s=lambda _: 0.001), Behaviour(delay_s=lambda _: 0.05)
     files = ["--junit", str(junit), "--markdown", str(markdown)]
     with http_server(fast) as one, http_server(slow) as two:
-        words = [
-            "-m",
-            "net",
-            "--ab",
-            one,
-            two,
-            "--ab-blocks",
-            "4",
-            "--request-count",
-            "12",
-            "-v",
-            "--alpha",
-            "0.06",
-        ]
-        assert main([*words, *files]) == 5
+        words = ["-m", "net", "--ab", one, two, "--ab-blocks", "4", "--request-count", "10"]
+        assert main([*words, "-v", "--alpha", "0.06", *files]) == 5
     blocks = [line for line in capfd.readouterr().err.splitlines() if line.startswith("  round ")]
     assert len(blocks) == 8
     assert blocks[0].startswith(f"  round 1, {one}: throughput ")
