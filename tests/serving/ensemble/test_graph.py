@@ -166,63 +166,72 @@ WRONG_ORIGINS = "receives inputs originated from different decoupled models"
 
 
 @pytest.mark.parametrize(
-    ("config", "models", "message"),
+    ("config", "models", "message", "field"),
     [
         (
             ensemble(*CHAIN),
             [model("a"), model("b", "INT32")],
             "in ensemble e, ensemble tensor mid: inconsistent data type: TYPE_FP32 is inferred from model a "
             "while TYPE_INT32 is inferred from model b",
+            "ensemble_scheduling.step[1].input_map[x]",
         ),
         (
             ensemble(*CHAIN),
             [model("a"), model("b", dims="16, 16")],
             "in ensemble e, ensemble tensor mid: inconsistent shape: [-1,2] is inferred from model a while "
             "[-1,16,16] is inferred from model b",
+            "ensemble_scheduling.step[1].input_map[x]",
         ),
         (
             ensemble(*CHAIN),
             [model("a"), model("b", batch=2)],
             "ensemble e allows maximum batch size 8, but it contains model b which only allows maximum "
             "batch size to be 2",
+            "max_batch_size",
         ),
         (
             ensemble(step().replace("'x'", "'q'")),
             [model("a")],
             "in ensemble e, ensemble tensor in is mapping to non-existing input q in model a",
+            "ensemble_scheduling.step[0].input_map[q]",
         ),
         (
             ensemble(step().replace("'y'", "'q'")),
             [model("a")],
             "in ensemble e, ensemble tensor out is mapped from non-existing output q in model a",
+            "ensemble_scheduling.step[0].output_map[q]",
         ),
         (
             ensemble(step()),
             [model("a", more=Z)],
             "in ensemble e, input z in model a is not mapped to any ensemble tensors",
+            "ensemble_scheduling.step[0].input_map",
         ),
         (
             ensemble(step(), dims="3"),
             [model("a")],
             "in ensemble e, ensemble tensor in: inconsistent shape: [-1,3] is inferred from model e while "
             "[-1,2] is inferred from model a",
+            "ensemble_scheduling.step[0].input_map[x]",
         ),
         (
             ensemble(*FORK, JOIN),
             [model("a", decoupled=True), model("b", decoupled=True), model("c", more=Z)],
             f"in ensemble e, step of model 'c' {WRONG_ORIGINS}",
+            "ensemble_scheduling.step[2].input_map",
         ),
         (
             ensemble(*FORK, made="l,r"),
             [model("a", decoupled=True), model("b", decoupled=True)],
             f"in ensemble e, step of model 'e' {WRONG_ORIGINS}",
+            "output",
         ),
     ],
 )
-def test_models_that_do_not_fit_together(config: Any, models: list[Any], message: str) -> None:
+def test_models_that_do_not_fit_together(config: Any, models: list[Any], message: str, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
         check_composition(config, graph_of(config), models)
-    assert caught.value.message == message
+    assert (caught.value.message, caught.value.field) == (message, field)
 
 
 @pytest.mark.parametrize(

@@ -96,14 +96,12 @@ def test_a_model_that_does_not_fit_any_more_makes_its_ensembles_unavailable(tmp_
             await it.load("five")
             assert it.states["five:1"] == "READY"
             await it.until(lambda: it.states["top:1"].startswith("UNAVAILABLE"))
-            assert it.states["inner:1"] == (
-                "UNAVAILABLE unloaded: Invalid argument: ensemble inner allows maximum batch size 4, but it "
-                "contains model five which only allows maximum batch size to be 2"
+            fault = (
+                "ensemble inner allows maximum batch size 4, but it contains model five which only allows "
+                f"maximum batch size to be 2 ({tmp_path}/inner/config.pbtxt:1: max_batch_size)"
             )
-            assert await it.refusal(it.load("inner")) == (
-                "load failed for model 'inner': ensemble inner allows maximum batch size 4, but it contains "
-                "model five which only allows maximum batch size to be 2\n"
-            )
+            assert it.states["inner:1"] == f"UNAVAILABLE unloaded: Invalid argument: {fault}"
+            assert await it.refusal(it.load("inner")) == f"load failed for model 'inner': {fault}\n"
             (tmp_path / "five" / "config.pbtxt").write_text("max_batch_size: 4")
             await it.load("five")
             assert it.states == WHOLE

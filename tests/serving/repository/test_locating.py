@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.onnx_files import write_model
+from tests.serving.repository.composed import chain, model
 from tests.serving.repository.controlled import controlled, play
 
 IO = """input [
@@ -246,5 +247,20 @@ def test_a_configuration_of_a_request_has_the_field_alone(tmp_path: Path) -> Non
         async with controlled(tmp_path) as it:
             why = await it.refusal(it.load(config='{"input": [{"name": "x", "dims": [0]}]}'))
             assert why.rstrip(";\n").endswith("for net (in input[0].dims)")
+
+    play(scene)
+
+
+def test_a_step_that_does_not_fit_its_model_is_told_with_its_line(tmp_path: Path) -> None:
+    model(tmp_path, "two", 2)
+    (tmp_path / "e" / "1").mkdir(parents=True)
+    (tmp_path / "e" / "config.pbtxt").write_text(
+        chain("two").replace("input_map { key: 'x'", "\ninput_map { key: 'q'")
+    )
+
+    async def scene() -> None:
+        async with controlled(tmp_path) as it:
+            why = await it.refusal(it.load("e"))
+            assert f"{tmp_path}/e/config.pbtxt:2: ensemble_scheduling.step[0].input_map[q])" in why
 
     play(scene)

@@ -8,7 +8,7 @@ from tpx.protocol.datatypes import BY_NUMBER
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.model_config import TensorConfig, inputs_and_outputs
 from tpx.serving.backends.model_tensors import agree, brackets
-from tpx.serving.ensemble.graph import EnsembleStep, Graph
+from tpx.serving.ensemble.graph import EnsembleStep, Graph, field_of
 from tpx.serving.model_id import ModelId
 from tpx.serving.served import Served
 
@@ -66,48 +66,62 @@ def check_composition(config: ModelConfig, graph: Graph, models: Sequence[ModelC
         if 0 < model.max_batch_size < config.max_batch_size:
             raise ConfigError(
                 f"ensemble {graph.name} allows maximum batch size {config.max_batch_size}, but it contains "
-                f"model {model.name} which only allows maximum batch size to be {model.max_batch_size}"
+                f"model {model.name} which only allows maximum batch size to be {model.max_batch_size}",
+                field="max_batch_size",
             )
-        for tensor, item in _match_tensors(graph, step, model):
+        for tensor, item, field in _match_tensors(graph, step, model):
             seen = _TensorOrigin(model.name, item, model, inner=True)
-            _check_same(graph, tensor, tensors.setdefault(tensor, seen), seen)
+            _check_same(graph, tensor, tensors.setdefault(tensor, seen), seen, field)
         # the step that each tensor with several iterations comes from
-        origin = _find_common_origin(graph, model.name, step.inputs.values(), origins)
+        origin = _find_common_origin(
+            graph, model.name, step.inputs.values(), origins, field_of(step, "input_map")
+        )
         if model.model_transaction_policy.decoupled:
             origin = step.index
         if origin is not None:
             origins.update(dict.fromkeys(step.outputs.values(), origin))
-    _find_common_origin(graph, graph.name, graph.outputs, origins)
+    _find_common_origin(graph, graph.name, graph.outputs, origins, "output")
 
 
-def _match_tensors(graph: Graph, step: EnsembleStep, model: ModelConfig) -> list[tuple[str, TensorConfig]]:
-    """Return the ensemble's tensors that a step maps, each with the model's. Raises ConfigError."""
+def _match_tensors(
+    graph: Graph, step: EnsembleStep, model: ModelConfig
+) -> list[tuple[str, TensorConfig, str]]:
+    """Return the ensemble's tensors that a step maps, each with the model's, and the field that maps it.
+    Raises ConfigError.
+    """
     inputs = {item.name: item for item in model.input}
     outputs = {item.name: item for item in model.output}
     for name, tensor in step.inputs.items():
         if name not in inputs:
             raise ConfigError(
                 f"in ensemble {graph.name}, ensemble tensor {tensor} is mapping to non-existing input {name} "
-                f"in model {model.name}"
+                f"in model {model.name}",
+                field=field_of(step, "input_map", name),
             )
     for name, item in inputs.items():
         if name not in step.inputs and not item.optional:
             raise ConfigError(
                 f"in ensemble {graph.name}, input {name} in model {model.name} is not mapped to any ensemble "
-                "tensors"
+                "tensors",
+                field=field_of(step, "input_map"),
             )
     for name, tensor in step.outputs.items():
         if name not in outputs:
             raise ConfigError(
                 f"in ensemble {graph.name}, ensemble tensor {tensor} is mapped from non-existing output "
-                f"{name} in model {model.name}"
+                f"{name} in model {model.name}",
+                field=field_of(step, "output_map", name),
             )
-    mapped: list[tuple[str, TensorConfig]] = [(tensor, inputs[name]) for name, tensor in step.inputs.items()]
-    return mapped + [(tensor, outputs[name]) for name, tensor in step.outputs.items()]
+    mapped: list[tuple[str, TensorConfig, str]] = [
+        (tensor, inputs[name], field_of(step, "input_map", name)) for name, tensor in step.inputs.items()
+    ]
+    return mapped + [
+        (tensor, outputs[name], field_of(step, "output_map", name)) for name, tensor in step.outputs.items()
+    ]
 
 
 def _find_common_origin(
-    graph: Graph, where: str, tensors: Iterable[str], origins: Mapping[str, int]
+    graph: Graph, where: str, tensors: Iterable[str], origins: Mapping[str, int], field: str
 ) -> int | None:
     """Return the common origin of a step's inputs. Iterations of two decoupled steps cannot be paired,
     but can be combined with tensors that come once.
@@ -116,7 +130,8 @@ def _find_common_origin(
     if len(sources) > 1:
         raise ConfigError(
             f"in ensemble {graph.name}, step of model '{where}' receives inputs originated from different "
-            "decoupled models"
+            "decoupled models",
+            field=field,
         )
     return next(iter(sources), None)
 
@@ -132,18 +147,20 @@ class _TensorOrigin:
         self.shape = [-1, *self.dims] if config.max_batch_size > 0 else self.dims
 
 
-def _check_same(graph: Graph, tensor: str, first: _TensorOrigin, second: _TensorOrigin) -> None:
+def _check_same(graph: Graph, tensor: str, first: _TensorOrigin, second: _TensorOrigin, field: str) -> None:
     where = f"in ensemble {graph.name}, ensemble tensor {tensor}: inconsistent"
     if first.item.data_type != second.item.data_type:
         types = [BY_NUMBER[origin.item.data_type].config_name for origin in (first, second)]
         raise ConfigError(
             f"{where} data type: {types[0]} is inferred from model {first.model} while {types[1]} is "
-            f"inferred from model {second.model}"
+            f"inferred from model {second.model}",
+            field=field,
         )
     # without the batch dimension, which is added to and removed from a request of one row; or with it, if a
     # model declares the others' batch dimension as its own
     if not agree(first.dims, second.dims) and not agree(first.shape, second.shape):
         raise ConfigError(
             f"{where} shape: {brackets(first.shape)} is inferred from model {first.model} while "
-            f"{brackets(second.shape)} is inferred from model {second.model}"
+            f"{brackets(second.shape)} is inferred from model {second.model}",
+            field=field,
         )

@@ -103,8 +103,14 @@ def _find_mapping(steps: Sequence[EnsembleStep], tensor: str) -> str:
         for kind, tensors in (("input_map", step.inputs), ("output_map", step.outputs)):
             for name, mapped in tensors.items():
                 if mapped == tensor:
-                    return f"ensemble_scheduling.step[{step.index}].{kind}[{name}]"
+                    return field_of(step, kind, name)
     return ""
+
+
+def field_of(step: EnsembleStep, kind: str, name: str | None = None) -> str:
+    """Return the path of a step's `input_map` or `output_map`, or of the entry for a tensor."""
+    entry = "" if name is None else f"[{name}]"
+    return f"ensemble_scheduling.step[{step.index}].{kind}{entry}"
 
 
 def _parse_steps(config: ModelConfig) -> list[EnsembleStep]:

@@ -16,7 +16,7 @@ from tpx.serving.ensemble.graph import EnsembleStep, Graph
 from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
-from tpx.serving.repository.loading import LoadSettings, WantedModel, reason_of
+from tpx.serving.repository.loading import LoadSettings, WantedModel, locating_faults, reason_of
 from tpx.serving.repository.memory import Retirement
 from tpx.serving.repository.table import Loaded, ModelRepository, VersionState
 from tpx.serving.served import Served
@@ -153,7 +153,8 @@ class Ensembles:
         """Compose one version from the models that serve now. Raises LoadError naming what does not fit."""
         models = [self._find_step_model(graph, step) for step in graph.steps]
         config = deepcopy(wanted.config)
-        composition = compose(config, graph, models)
+        with locating_faults(wanted.source):
+            composition = compose(config, graph, models)
         for step in composition.graph.steps:
             config.ensemble_scheduling.step[step.index].model_namespace = step.model.namespace
         config.model_transaction_policy.decoupled = composition.decoupled

@@ -128,7 +128,7 @@ class Loader:
         `served` is the ownership of what serves now: its agents are not called again for unchanged
         files. Raises ConfigError, LoadError.
         """
-        with _locating_faults(source):
+        with locating_faults(source):
             # before reading: a file that changes while it is read is reloaded next time
             stamps = stamps_of(source)
             written = self._read_config(source)
@@ -213,7 +213,7 @@ class Loader:
 
         `host` lets the model call the server. Raises LoadError.
         """
-        with _locating_faults(source):
+        with locating_faults(source):
             return self._load_version(source, version, deepcopy(written), host)
 
     def _load_version(
@@ -350,7 +350,7 @@ def _run_agents(
 
 
 @contextmanager
-def _locating_faults(source: ModelSource) -> Iterator[None]:
+def locating_faults(source: ModelSource) -> Iterator[None]:
     """Add the file, line and field of config.pbtxt to a ConfigError, if the file contains the field."""
     try:
         yield
