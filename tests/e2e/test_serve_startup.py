@@ -77,7 +77,7 @@ def test_it_says_what_it_loads_what_it_serves_and_where_in_that_order(repository
             f"is ready: http://127.0.0.1:{child.port('HTTPService')}/v2, "
             f"gRPC 127.0.0.1:{child.port('GRPCInferenceService')}, "
             f"metrics http://127.0.0.1:{child.port('Metrics Service')}/metrics, "
-            f"docs http://127.0.0.1:{child.port('HTTPService')}/v2/docs",
+            f"page http://127.0.0.1:{child.port('HTTPService')}/",
         ]
         at = [text.index(mark) for mark in marks]
         assert at == sorted(at)

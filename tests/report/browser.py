@@ -1,13 +1,16 @@
 """A real browser, driven through its debugging protocol."""
 
 import asyncio
+import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -65,3 +68,19 @@ def chromium(profile: Path, *words: str) -> Iterator[str]:
         process.wait()
         if process.stderr is not None:
             process.stderr.close()
+
+
+@asynccontextmanager
+async def opened(address: str, url: str) -> AsyncIterator[Browser]:
+    """A page in the browser with this debugger, once it is complete."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{address}/json/list") as answer:
+            tabs = json.loads(await answer.text())
+        tab = next(tab for tab in tabs if tab["type"] == "page")
+        async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+            page = Browser(socket)
+            await page.call("Log.enable")
+            await page.call("Runtime.enable")
+            await page.call("Page.navigate", url=url)
+            await page.until(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
+            yield page

@@ -174,7 +174,8 @@ async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None 
     log_options(server, config)
     for endpoint in endpoints:
         log.info("Started %s at %s", endpoint.service, endpoint.where)
-    _print_notice(config, _format_ready_line(endpoints, "https" if config.http.http_use_ssl else "http"))
+    scheme = "https" if config.http.http_use_ssl else "http"
+    _print_notice(config, _format_ready_line(endpoints, scheme, ui=config.has_ui))
     await stopping
     if not await server.stop():
         log.error("Exit timeout expired. Exiting immediately.")
@@ -200,14 +201,14 @@ def _exit_by_signal(server: InferenceServer) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def _format_ready_line(endpoints: Sequence[BoundEndpoint], scheme: str) -> str:
+def _format_ready_line(endpoints: Sequence[BoundEndpoint], scheme: str, *, ui: bool) -> str:
     """Return the line that lists the endpoints."""
     bound = {endpoint.service: endpoint.where for endpoint in endpoints}
     http, grpc, metrics = map(bound.get, ("HTTPService", "GRPCInferenceService", "Metrics Service"))
     parts = [f"{scheme}://{http}/v2"] if http else []
     parts += [f"gRPC {grpc}"] if grpc else []
     parts += [f"metrics http://{metrics}/metrics"] if metrics else []
-    parts += [f"docs {scheme}://{http}/v2/docs"] if http else []
+    parts += [f"page {scheme}://{http}/" if ui else f"docs {scheme}://{http}/v2/docs"] if http else []
     return f"tpx {__version__} is ready: {', '.join(parts)}"
 
 

@@ -15,7 +15,7 @@ from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.handshakes import bound_sockets
-from tpx.protocol.http1.server import HttpLimits
+from tpx.protocol.http1.server import HttpLimits, HttpRequest
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.listener import Listener
 from tpx.protocol.memory_budget import MemoryBudget
@@ -28,6 +28,7 @@ from tpx.serving.frontends.grpc import GrpcFrontend, GrpcRelay
 from tpx.serving.frontends.hosted import HostedPaths, sagemaker, vertex_ai
 from tpx.serving.frontends.http import HttpAccess, HttpFrontend, HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
+from tpx.serving.frontends.overview import Overview
 from tpx.serving.options import ServeConfig, ServiceAddress
 
 
@@ -122,7 +123,7 @@ class Endpoints:
                 access=HttpAccess(restrictions=restricted_http, pages=pages(where.address)),
                 forwarding=forwarded_http,
                 relay=self._relay,
-                hosted=hosted,
+                front=hosted or overview_of(config, metrics),
             )
             limits = http_limits(config, max_body_bytes=http.http_max_input_size)
             return http_connections(listener, limits, frontend.serve, frontend.judge)
@@ -209,6 +210,21 @@ class Endpoints:
         for listener, _ in self.listeners:
             listener.close()
         self._inflater.close()
+
+
+def overview_of(config: ServeConfig, metrics: Callable[[], MetricsFrontend] | None) -> Overview | None:
+    """Return what the page at / needs; None if it is off."""
+    if not config.has_ui:
+        return None
+
+    def answer(request: HttpRequest) -> None:
+        if metrics is not None:  # elsewhere another process answers
+            metrics().serve(request)
+
+    return Overview(
+        controlled=config.repository.on_request,
+        metrics=answer if config.metrics.allow_metrics else None,
+    )
 
 
 def http_tls(config: ServeConfig) -> ssl.SSLContext | None:

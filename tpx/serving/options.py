@@ -9,6 +9,7 @@ from typing import Literal
 
 from tpx.errors import UsageError
 from tpx.options import group, option
+from tpx.protocol.handshakes import is_local
 from tpx.serving.logs import LogFormat, LogSettings
 from tpx.serving.repository.options import ModelSpec
 from tpx.serving.tracing.flags import TraceFlag, level_words, start_setting, trace_flag
@@ -120,6 +121,11 @@ class HttpSpec:
     http_address: str = option("127.0.0.1", "address to listen on", common=True)
     http_port: int = option(8000, "port; 0 = choose a free one", minimum=0, maximum=65535, common=True)
     reuse_http_port: bool = option(False, "share the port with other servers")
+    ui: bool | None = option(
+        None,
+        "serve a page at / that shows models, load and errors, and the metrics that it reads at /metrics "
+        "(default: if HTTP listens on this machine only)",
+    )
     http_max_input_size: int = option(64 << 20, "maximum request body in bytes", minimum=1)
     http_header_timeout_secs: int = option(10, "maximum seconds to receive a request head", minimum=1)
     http_body_timeout_secs: int = option(60, "maximum seconds between two reads of a request body", minimum=1)
@@ -442,6 +448,11 @@ class ServeConfig:
     tracing: TracingSpec = group(TracingSpec, "Tracing")
     hosting: HostingSpec = group(HostingSpec, "SageMaker and Vertex AI")
     compatibility: CompatibilitySpec = group(CompatibilitySpec, "Accepted for compatibility")
+
+    @property
+    def has_ui(self) -> bool:
+        """True if the HTTP endpoint serves the page at /."""
+        return is_local(self.http.http_address) if self.http.ui is None else self.http.ui
 
     @property
     def metrics_host(self) -> str:

@@ -19,7 +19,7 @@ from tpx.serving.backends.table import KNOWN, backend_names
 from tpx.serving.cache import parse_cache_config
 from tpx.serving.dataplane import DataPlane, RepositoryEntry, Watching
 from tpx.serving.distributions.settings import parse_latency_settings
-from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports
+from tpx.serving.endpoints import BoundEndpoint, Endpoints, check_ports, overview_of
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend, cache_families, custom_families
@@ -191,13 +191,14 @@ class InferenceServer:
             max_string_elements=config.server.max_string_elements,
         )
         self._sampler = Sampler([], 1)
-        self._hub = None if seat is None else _create_hub(config, self.plane, seat, budget)
+        self._metrics: MetricsFrontend | None = None
+        self._hub = None if seat is None else self._create_hub(seat, budget)
         own = config
         if seat is not None:  # an engine itself serves only metrics
             http, grpc = replace(config.http, allow_http=False), replace(config.grpc, allow_grpc=False)
             own = replace(config, http=http, grpc=grpc)
         bound = {} if seat is None else {"metrics": seat.metrics}
-        self.endpoints = Endpoints(own, self.plane, self._create_metrics_frontend, budget, bound=bound)
+        self.endpoints = Endpoints(own, self.plane, self._get_metrics_frontend, budget, bound=bound)
         self.tracer.watch(self._publish_state)
         self.logs.watch(lambda _: self._publish_state())
 
@@ -294,8 +295,21 @@ class InferenceServer:
             self.control.loads.busy,
         )
 
+    def _create_hub(self, seat: EngineSeat, budget: MemoryBudget) -> FrontendHub:
+        config, plane = self._config, self.plane
+        # frontends inflate: requests arrive here uncompressed
+        inflater = Inflater(config.server.max_inflated_bytes)
+        overview = overview_of(config, self._get_metrics_frontend)
+        http = HttpFrontend(plane, config.http.http_max_input_size, inflater, front=overview)
+        return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget)
+
+    def _get_metrics_frontend(self) -> MetricsFrontend:
+        """Return the renderer of the metrics page; the first call starts sampling the machine."""
+        if self._metrics is None:
+            self._metrics = self._create_metrics_frontend()
+        return self._metrics
+
     def _create_metrics_frontend(self) -> MetricsFrontend:
-        """Return the renderer of the metrics page, and start sampling the machine."""
         config = self._config
         probes: list[MetricsProbe] = (
             [CpuMetrics(), ProcessMetrics()] if config.metrics.allow_cpu_metrics else []
@@ -315,13 +329,6 @@ class InferenceServer:
         if self._hub is not None:
             sources.append(self._hub.families)
         return MetricsFrontend(self.plane, models, sources)
-
-
-def _create_hub(config: ServeConfig, plane: DataPlane, seat: EngineSeat, budget: MemoryBudget) -> FrontendHub:
-    # frontends inflate: requests arrive here uncompressed
-    inflater = Inflater(config.server.max_inflated_bytes)
-    http = HttpFrontend(plane, config.http.http_max_input_size, inflater)
-    return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget)
 
 
 def open_repositories(options: ModelSpec) -> list[Repository]:

@@ -19,6 +19,9 @@ from tpx.protocol.compression import Inflater
 from tpx.serving.frontends.access import Category, Key, parse_restrictions
 from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
+from tpx.serving.frontends.overview import Overview
+
+FRONT = Overview(controlled=False, metrics=lambda request: request.respond(200, b""))
 
 ALL = ",".join(get_args(Category))
 KEY = {"X-Key": "s3cret"}
@@ -72,6 +75,7 @@ def partly(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 PATHS = {
     "/": "metadata",
+    "/metrics": "statistics",
     "/v2": "metadata",
     "/v2/openapi.json": "metadata",
     "/v2/docs": "metadata",
@@ -102,7 +106,7 @@ PATHS = {
 
 
 def routes_of(live: Live) -> list[Any]:
-    return HttpFrontend(live.server.plane, 1000, Inflater()).routes
+    return HttpFrontend(live.server.plane, 1000, Inflater(), front=FRONT).routes
 
 
 def test_every_route_has_a_path_below_and_its_category(closed: Live) -> None:

@@ -1,23 +1,20 @@
 """The page of the API: complete, self-contained, and a real browser sends a request from it."""
 
 import asyncio
-import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.report.browser import BROWSER, Browser, chromium
+from tests.report.browser import BROWSER, chromium, opened
 from tests.serving.live import Live, serving
 from tpx import examples
 from tpx.serving.frontends.api_page import page_view
+from tpx.serving.frontends.page import build_page
 
 VOID = {"meta", "link", "input", "br"}
 
@@ -87,29 +84,12 @@ def test_it_needs_nothing_from_elsewhere(live: Live, html: str) -> None:
 def test_what_the_document_says_cannot_become_markup(live: Live) -> None:
     told = live.get("/v2/openapi.json").json
     told["info"]["title"] = "<script>alert(1)</script>"
-    from tpx.serving.frontends.api_page import render
-
-    assert "<script>alert" not in render(told).html
+    _, html = build_page("api_docs", page=page_view(told))
+    assert b"<script>alert" not in html
     assert page_view(told).title == "<script>alert(1)</script>"
 
 
 # in a browser
-
-
-@asynccontextmanager
-async def opened(address: str, url: str) -> AsyncIterator[Browser]:
-    """The page in a browser."""
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"{address}/json/list") as answer:
-            tabs = json.loads(await answer.text())
-        tab = next(tab for tab in tabs if tab["type"] == "page")
-        async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-            page = Browser(socket)
-            await page.call("Log.enable")
-            await page.call("Runtime.enable")
-            await page.call("Page.navigate", url=url)
-            await page.until("document.readyState === 'complete' && location.pathname === '/v2/docs'")
-            yield page
 
 
 async def first_send(address: str, url: str) -> dict[str, Any]:

@@ -30,12 +30,6 @@ def test_a_model_that_is_not_there_is_not_ready(live: Live, path: str) -> None:
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_the_root_leads_to_the_page_about_the_api(live: Live) -> None:
-    answer = live.get("/")
-    assert (answer.status, answer.headers["location"]) == (302, "/v2/docs")
-    assert live.get(answer.headers["location"]).status == 200
-
-
 def test_a_name_may_be_escaped(live: Live) -> None:
     assert live.get("/v2/models/with%20space%20%C3%BC").json["name"] == "with space ü"
     assert live.get("/v2/models/%64ouble").json["name"] == "double"

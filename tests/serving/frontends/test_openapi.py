@@ -13,7 +13,10 @@ from tpx.protocol.compression import Inflater
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.http_verbs import Route, paths_of
 from tpx.serving.frontends.openapi import described, description, document
+from tpx.serving.frontends.overview import Overview
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
+
+FRONT = Overview(controlled=False, metrics=lambda request: request.respond(200, b""))
 
 SAMPLES = {"model": "double", "version": "1", "region": "r", "repository": "repo"}
 
@@ -42,7 +45,7 @@ def sample(path: str) -> str:
 
 
 def test_every_route_is_described_and_nothing_else(told: Any, live: Live) -> None:
-    routes = HttpFrontend(live.server.plane, 1 << 20, Inflater()).routes
+    routes = HttpFrontend(live.server.plane, 1 << 20, Inflater(), front=FRONT).routes
     served = {
         (verb.decode(), path) for route in routes for path in paths_of(route.template) for verb in route.verbs
     }

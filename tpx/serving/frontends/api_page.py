@@ -1,15 +1,10 @@
 """HTML page of the OpenAPI document, from which requests can be sent."""
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass
-from importlib import resources
 
 from tpx.protocol.json_values import JsonObject, JsonValue
-
-_TEMPLATES = resources.files("tpx").joinpath("templates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,36 +86,6 @@ class PageView:
     groups: list[GroupView]
     schemas: list[SchemaView]
     models: list[str]
-    style: str
-    script: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiPage:
-    """A page and its content security policy, which allows only the page's own script."""
-
-    html: str
-    content_security_policy: str
-
-
-def render(document: JsonObject) -> ApiPage:
-    """Render an OpenAPI document as a page."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(str(_TEMPLATES)),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    view = page_view(document)
-    policy = (
-        f"default-src 'none'; style-src {_hash_inline(view.style)}; script-src {_hash_inline(view.script)}; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    html = environment.get_template("api_docs.html.j2").render(page=view)
-    return ApiPage(html=html, content_security_policy=policy)
 
 
 def page_view(document: JsonObject) -> PageView:
@@ -146,8 +111,6 @@ def page_view(document: JsonObject) -> PageView:
         groups=[group for group in groups if group.operations],
         schemas=[_build_schema(name, schema) for name, schema in components["schemas"].items()],
         models=list(components["parameters"]["model"].get("examples", ())),
-        style=_TEMPLATES.joinpath("api_docs.css").read_text(encoding="utf-8"),
-        script=_TEMPLATES.joinpath("api_docs.js").read_text(encoding="utf-8"),
     )
 
 
@@ -286,9 +249,3 @@ def _describe_type(schema: JsonObject) -> str:
     if "pattern" in schema:
         limits.append(schema["pattern"])
     return " ".join([text, *limits])
-
-
-def _hash_inline(text: str) -> str:
-    """Return a content security policy source that allows exactly this inline text."""
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"

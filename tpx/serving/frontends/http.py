@@ -31,6 +31,7 @@ from tpx.serving.frontends.http_verbs import (
 )
 from tpx.serving.frontends.load_report import LoadReport
 from tpx.serving.frontends.openapi import HttpDocumentation
+from tpx.serving.frontends.overview import Overview, front_routes
 from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.discovery import check_name
 
@@ -62,18 +63,22 @@ class HttpFrontend:
         access: HttpAccess | None = None,
         forwarding: HeaderForwarding | None = None,
         relay: HttpRelay | None = None,
-        hosted: HostedPaths | None = None,
+        front: HostedPaths | Overview | None = None,
     ) -> None:
         """With a `relay`, another process answers everything except inference, and `plane` only infers.
-        With `hosted`, only the paths of a platform are served.
+        `front` is a platform, whose paths are the only ones then, or the page at /.
         """
-        self._hosted = hosted
+        self._hosted = front if isinstance(front, HostedPaths) else None
         self._plane = plane
         self._access = access or HttpAccess()
         every = cast("DataPlane", plane)  # with a relay only their routes are used
         self._served = every.served if relay is None else None
         load = LoadReport(self._served)
-        others = [*HttpControlPlane(every).routes(), *HttpDocumentation(every, lambda: self.routes).routes()]
+        others = [
+            *HttpControlPlane(every).routes(),
+            *HttpDocumentation(every, lambda: self.routes).routes(),
+            *front_routes(front if isinstance(front, Overview) else None),
+        ]
         self.routes = [
             *HttpInference(plane, max_input_bytes, inflater, forwarding, load).routes(),
             *HttpGeneration(plane, forwarding, load).routes(),

@@ -13,8 +13,9 @@ from tpx import __version__
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import NOT_IN_JSON, JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends import api_page
+from tpx.serving.frontends.api_page import page_view
 from tpx.serving.frontends.http_verbs import Route, answer_when_done, paths_of, route
+from tpx.serving.frontends.page import build_page
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.served import Served
 
@@ -146,7 +147,6 @@ class HttpDocumentation:
         return [
             route("/v2/openapi.json", "metadata", GET=partial(self._answer_form, self._json)),
             route("/v2/docs[/]", "metadata", GET=partial(self._answer_form, self._html)),
-            route("/", "metadata", GET=lambda request, _: request.respond(302, b"Location: /v2/docs\r\n")),
         ]
 
     def _answer_form(self, form: Coalesced[_Made], request: HttpRequest, _: re.Match[str]) -> None:
@@ -178,11 +178,4 @@ def _rank_model(model: Served) -> tuple[bool, str]:
 
 
 def _render_page(document: JsonObject) -> _Made:
-    page = api_page.render(document)
-    headers = (
-        "Content-Type: text/html; charset=utf-8\r\n"
-        f"Content-Security-Policy: {page.content_security_policy}\r\n"
-        "X-Content-Type-Options: nosniff\r\n"
-        "X-Frame-Options: DENY\r\n"  # a page around it could make a person send requests
-    )
-    return headers.encode(), page.html.encode()
+    return build_page("api_docs", page=page_view(document))
