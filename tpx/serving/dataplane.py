@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
@@ -23,6 +23,7 @@ from tpx.serving.repository.memory import Tasks
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState, parse_version
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,
+    Bound,
     InferRequest,
     RequestHead,
     RequestTrace,
@@ -192,7 +193,7 @@ class InferencePlane(Protocol):
     @property
     def tasks(self) -> Tasks: ...
     def signature(self, name: str, version: str) -> Signature: ...
-    def bind(self, request: DecodedRequest) -> RequestHead: ...
+    def bind(self, request: DecodedRequest) -> Bound: ...
     def infer(self, request: InferRequest) -> None: ...
     def fast_path(self, head: RequestHead) -> UnscheduledPath | None: ...
     def remote_path(self, head: RequestHead) -> RemotePath | None: ...
@@ -380,8 +381,8 @@ class DataPlane:
         """Return the tensors of a model. Raises NotFound, NotReady, InvalidRequest."""
         return self.model(name, version).signature
 
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        """Return the validated head of a request.
+    def bind(self, request: DecodedRequest) -> Bound:
+        """Validate a request against its model.
 
         Raises NotFound, NotReady, InvalidRequest, and Postponed if long work has to be done before
         binding again.
@@ -395,12 +396,11 @@ class DataPlane:
         regions = list(request.regions)
         if request.outputs:
             regions += self._place_outputs(request.outputs, head)
-        head.regions = regions
-        return head
+        return Bound(head, [tensor.data for tensor in request.inputs], regions)
 
-    def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request with inputs in shared memory. Raises Postponed for long reads, and
-        while there is no memory for them.
+    def _bind_shared(self, model: Served, request: DecodedRequest) -> Bound:
+        """Bind a request with inputs in shared memory. Raises Postponed for long reads, and while there is
+        no memory for them.
         """
         total = self.shared_memory.check_inputs(request.shared_inputs)
         if not self.shared_memory.has_room(total):
@@ -413,23 +413,19 @@ class DataPlane:
         size = sum(len(shared_input.memory) for shared_input in inputs)
         if any(tensor.datatype == "BYTES" for tensor, _ in request.shared_inputs):
             return self._bind_strings(model, request, inputs, size)
-        head = self.bind(request)
+        bound = self.bind(request)
+        head = bound.head
         if size > COPIED_AT_ONCE_BYTES and not self._reads_later(head, inputs):
-            head.regions = ()
             raise self._postpone_reads(request, inputs, size)
         if len(inputs) == len(request.inputs):
-            placements = [bound.placement for bound in head.outputs if bound.placement is not None]
+            placements = [output.placement for output in head.outputs if output.placement is not None]
             placed = cast("list[RegionPlacement]", placements)
-            shared = SharedHead(self.shared_memory, inputs, placed, self._read_inputs)
-            regions, head.regions = head.regions, ()
-            head = head.in_shared_memory(shared)
-            head.regions = regions
-        self._read_inputs(head, inputs)
-        return head
+            head = head.in_shared_memory(SharedHead(self.shared_memory, inputs, placed, self._read_inputs))
+        return replace(bound, head=head, unread=self._read_inputs(head, inputs))
 
     def _bind_strings(
         self, model: Served, request: DecodedRequest, inputs: Sequence[SharedInput], size: int
-    ) -> RequestHead:
+    ) -> Bound:
         """Validate strings in shared memory if that is quick. Raises Postponed."""
         if size <= LONG_BYTES:
             for shared_input in inputs:
@@ -466,13 +462,13 @@ class DataPlane:
             return True
         return model.reads_inputs and head.total_size > COPIED_AT_ONCE_BYTES
 
-    def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
-        """Read inputs now, or leave that to the instance if it takes long."""
+    def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> Sequence[SharedInput]:
+        """Read inputs now, or return them if that takes long and is left to the instance."""
         if self._reads_later(head, inputs):
-            head.unread = inputs
-            return
+            return inputs
         for shared_input in inputs:
             shared_input.read()
+        return ()
 
     def model(self, name: str, version: str) -> Served:
         """Return the model that serves. Raises NotFound, NotReady, InvalidRequest, NotLoaded."""
@@ -507,10 +503,9 @@ class DataPlane:
     def infer(self, request: InferRequest) -> None:
         """Submit a request; responses arrive through its `reply`. Raises NotReady, Overloaded."""
         head, used = request.head, None
-        if head.regions:
-            request.reply = used = RegionsInUse(head.regions, request.reply)
-            request.unread = head.unread
-            head.regions = head.unread = ()
+        if request.regions:
+            request.reply = used = RegionsInUse(request.regions, request.reply)
+            request.regions = ()
         try:
             if self.stopping:
                 self._check_continues(head)

@@ -66,7 +66,7 @@ def computed_at_once(live: Live, model: str, *arrays: npt.NDArray[Any]) -> Seque
         plane = live.server.plane
         names = ("a", "b") if model == "two" else ("x",)
         tensors = [Tensor.from_numpy(name, array) for name, array in zip(names, arrays, strict=True)]
-        head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=tensors))
+        head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=tensors)).head
         short = plane.fast_path(head)
         done.set_result(None if short is None else short.compute_one(b"".join(t.data for t in tensors)))
 
@@ -123,7 +123,7 @@ def gathered(live: Live, *arrays: npt.NDArray[Any], apart: int = 0) -> list[list
                     inputs=[Tensor.from_numpy("x", arrays[0])],
                     parameters={"client": client},
                 )
-            )
+            ).head
             for client in ("one", "other")
         ]
         paths = [plane.fast_path(head) for head in heads]
@@ -250,7 +250,7 @@ def test_a_gathered_request_whose_client_left_is_cancelled_on_the_regular_path(l
             tensors = [Tensor.from_numpy("x", floats([3, 1]))]
             decoded = DecodedRequest(model_name="batched", default_binary=True, inputs=tensors)
             decoded.parameters["client"] = client
-            heads.append(WaitingHead(plane.bind(decoded), replies, contiguous=True))
+            heads.append(WaitingHead(plane.bind(decoded).head, replies, contiguous=True))
         began = heads[0].start(leaves, data)
         leaves.leave()
         if not heads[1].start(stays, data):

@@ -82,8 +82,7 @@ class HttpGeneration:
         decoded.model_name, decoded.model_version = name, version
         if self._forwarding is not None:
             decoded.parameters.update(self._forwarding.of_head(request.head))
-        head = self._plane.bind(decoded)
-        infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, answer)
+        infer = self._plane.bind(decoded).request(self._reply, answer)
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:

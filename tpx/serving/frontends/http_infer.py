@@ -214,12 +214,10 @@ class HttpInference:
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
     ) -> InferRequest | None:
         """Return the request with a remembered head, or None if its body has not the expected length."""
-        if head.shared is not None:
-            shared = head.shared.again(head) if len(body) == size else None
-            return None if shared is None else InferRequest(head, shared, self._replies.reply, request)
-        if len(body) != size + head.total_size:
+        plain = head.shared is None
+        if len(body) != size + (head.total_size if plain else 0):
             return None
-        return InferRequest(head, cut_tensors(head, body, size), self._replies.reply, request)
+        return head.repeat(cut_tensors(head, body, size) if plain else [], self._replies.reply, request)
 
     def _decode_request(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
         """Decode a request. Raises Postponed for JSON that takes long to parse."""
@@ -246,7 +244,8 @@ class HttpInference:
     ) -> InferRequest:
         if route.forwarded:
             decoded.parameters.update(route.forwarded)
-        head = self._plane.bind(decoded)
+        bound = self._plane.bind(decoded)
+        head = bound.head
         if head.model.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         if 0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES and head.reusable:
@@ -254,7 +253,7 @@ class HttpInference:
         elif head.shared is not None and len(body) <= _REMEMBERED_HEAD_BYTES and not head.request_id:
             self._remember_head(route, bytes(body), head)
             route.remembers_all = True
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._replies.reply, request)
+        return bound.request(self._replies.reply, request)
 
     def _remember_head(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
         route.heads[start] = _KnownHttpHead(head, self._replies)

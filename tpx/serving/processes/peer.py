@@ -432,15 +432,16 @@ class Peer:
         if decoded is None:
             tensors = wire.cut(frame.payload, known.sizes)
             if head is not None and known.generation == self._plane.generation:
-                buffers = tensors if head.shared is None else head.shared.again(head)
-                if buffers is not None:  # the regions are still registered
-                    return InferRequest(head, buffers, reply, exchange)
+                infer = head.repeat(tensors, reply, exchange)
+                if infer is not None:
+                    return infer
             decoded = known.request.request(tensors)
-        head = self._plane.bind(decoded)
+        bound = self._plane.bind(decoded)
+        head = bound.head
         reusable = head.shared is not None if decoded.shared_inputs else head.reusable
         if frame.template != NO_TEMPLATE and reusable:
             known.learn(head, self._plane.generation)
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, exchange)
+        return bound.request(reply, exchange)
 
     def _begin_trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
         """Trace a request if it is sampled or its caller traces it."""

@@ -25,6 +25,7 @@ from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.repository.memory import Tasks
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,
+    Bound,
     BoundOutput,
     InferRequest,
     InferResponse,
@@ -104,8 +105,8 @@ class _Size:
 class _InSharedMemory:
     """Implements SharedTensors in a frontend: the engine reads the inputs of every request."""
 
-    def again(self, head: RequestHead) -> list[Buffer]:  # noqa: ARG002 (SharedTensors' signature)
-        return []
+    def rebind(self, head: RequestHead) -> Bound:
+        return Bound(head, [])
 
 
 class _RemoteOrigin:
@@ -373,8 +374,8 @@ class RemotePlane:
         """Return the signature of a model. Raises NotLoaded if the engine must be asked first."""
         return self._get_model(name, version).signature
 
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request, validated as far as the frontend can.
+    def bind(self, request: DecodedRequest) -> Bound:
+        """Validate a request as far as a frontend can.
 
         Raises InvalidRequest, or NotLoaded if the engine must be asked first.
         """
@@ -385,7 +386,7 @@ class RemotePlane:
             check_strings(head, self.max_string_elements)
         if head.origin is None:
             head.origin = _RemoteOrigin(request, head)
-        return head
+        return Bound(head, [tensor.data for tensor in request.inputs])
 
     def _bind_shared(self, model: RemoteModel, request: DecodedRequest) -> RequestHead:
         """Return the head of a request with tensors in shared memory.
