@@ -12,14 +12,14 @@ from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, Unsupported
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_string_count
+from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, LoadParameter, RequestedOutput, check_string_count
+from tpx.serving.deferred import Tasks
 from tpx.serving.logs import LogControl
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
-from tpx.serving.repository.discovery import LoadParameter, override_of
-from tpx.serving.repository.memory import Tasks
+from tpx.serving.repository.discovery import override_of
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState, parse_version
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,

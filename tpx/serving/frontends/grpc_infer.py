@@ -15,13 +15,13 @@ from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import RAW_OUTPUT_TAG, decode_infer_request, set_parameters
 from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.inference import KnownHead, Replies
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.offload import LONG_BYTES, Postponed
-from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
 _REMEMBERED_HEADS = 1024

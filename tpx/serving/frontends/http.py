@@ -13,6 +13,7 @@ from tpx.protocol.compression import Inflater
 from tpx.protocol.http1.head import HttpError, HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane, InferencePlane
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.browsers import BrowserPolicy, answer_preflight, is_preflight
 from tpx.serving.frontends.forwarding import HeaderForwarding
@@ -31,8 +32,7 @@ from tpx.serving.frontends.http_verbs import (
 )
 from tpx.serving.frontends.load_report import LoadReport
 from tpx.serving.frontends.openapi import HttpDocumentation
-from tpx.serving.repository.coordinator import NotLoaded
-from tpx.serving.repository.discovery import check_name
+from tpx.serving.model_id import check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from tpx.errors import TpxError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.backpressure import ResponseBackpressure
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.fast_path import FastPath
 from tpx.serving.frontends.outputs import put_into_place, takes_long
 from tpx.serving.instances.kept import BoundRows
@@ -31,7 +32,6 @@ from tpx.serving.processes.channel import (
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
 from tpx.serving.processes.ring import INLINE, Arrived, Fields
 from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate, Templates
-from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace, read_caller
 

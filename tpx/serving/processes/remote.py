@@ -14,6 +14,7 @@ from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse, check_strings
+from tpx.serving.deferred import NotLoaded, Tasks
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
@@ -21,8 +22,6 @@ from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, Recei
 from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
-from tpx.serving.repository.coordinator import NotLoaded
-from tpx.serving.repository.memory import Tasks
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,
     Bound,
@@ -62,15 +61,6 @@ class RemoteModel:
 
     def cancelled(self) -> None:
         """Do nothing: the request's holder has notified the engine."""
-
-
-class _NotKnown(NotLoaded):
-    """Raised for a model that the engine must describe first."""
-
-    def __init__(self, plane: "RemotePlane", name: str, version: str) -> None:
-        NotReady.__init__(self, f"Request for unknown model: '{name}' is changing, ask again")
-        self.then = partial(plane.ask, name, version)
-        """Asks the engine for the model and goes on."""
 
 
 class _Holder:
@@ -367,7 +357,8 @@ class RemotePlane:
             self._drop_stale_models()
         model = self._models.get(key)
         if model is None:
-            raise _NotKnown(self, name, version)
+            what = f"Request for unknown model: '{name}' is changing, ask again"
+            raise NotLoaded(what, partial(self.ask, name, version))
         return model
 
     def signature(self, name: str, version: str) -> Signature:

@@ -38,8 +38,8 @@ def test_an_input_is_read_again_for_every_request(transport: Transport, region: 
 
 def test_requests_that_share_a_head_are_bound_before_either_is_submitted(live: Live, region: Path) -> None:
     """What belongs to one of them, its region and its buffers, is not in the head."""
-    done: Future[list[list[float]]] = Future()
-    answers: list[list[float]] = []
+    done: Future[list[Any]] = Future()
+    answers: list[Any] = []
     held: list[list[int]] = []
 
     def keep(_: InferRequest, response: InferResponse) -> None:
