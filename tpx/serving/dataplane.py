@@ -2,18 +2,18 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, Unsupported
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, LoadParameter, RequestedOutput, check_string_count
 from tpx.serving.deferred import Tasks
+from tpx.serving.inference_plane import FastPath
 from tpx.serving.logs import LogControl
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
@@ -26,7 +26,6 @@ from tpx.serving.request import (
     Bound,
     InferRequest,
     RequestHead,
-    RequestTrace,
     TensorSpec,
     with_request_id,
 )
@@ -41,7 +40,6 @@ from tpx.serving.shared_memory.regions import (
 )
 from tpx.serving.signature import Signature
 from tpx.serving.tracing.settings import parse_update
-from tpx.serving.tracing.trace import Caller
 from tpx.serving.tracing.tracer import Tracer
 
 _MAX_NAME = 8192
@@ -99,104 +97,6 @@ class Watching:
 
     tracer: Tracer
     logs: LogControl
-
-
-class WireTrace(RequestTrace, Protocol):
-    """A trace as frontends see it; they add the times of receiving and sending."""
-
-    def stamp(self, name: str, ns: int = 0) -> None: ...
-    def begin(self, request: InferRequest) -> None: ...
-    def end(self) -> None: ...
-
-
-class TraceSource(Protocol):
-    """Selects the requests to trace."""
-
-    @property
-    def on(self) -> bool:
-        """Return False while no request can be traced."""
-
-    @property
-    def accepts_callers(self) -> bool:
-        """True if a request's headers can ask for a trace."""
-
-    def sample(self, model: str, caller: Caller | None = None) -> WireTrace | None:
-        """Return the trace of a request, None if it has none."""
-
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` whenever `on` changes."""
-
-
-class UnscheduledPath(Protocol):
-    """Fast path for requests with one head: computes them without scheduling while the model is idle."""
-
-    @property
-    def gathers(self) -> bool:
-        """True if requests are computed with `gather`, otherwise with `compute_one`."""
-
-    def compute_one(self, tensors: Buffer) -> list[bytes] | None:
-        """Compute a request and return the data of its outputs, or None if it must take the regular path."""
-
-    def gather(self, tensors: Buffer, reply: Callable[[list[bytes] | None], None]) -> bool:
-        """Compute a request with those that arrive together with it, and call `reply` with the data of its
-        outputs, or with None if it must take the regular path. Return False if it must take that now.
-        """
-
-    def outputs(self) -> list[Tensor]:
-        """Return a request's outputs, with any data, once a request was computed; shapes are always the
-        same.
-        """
-
-
-class RemoteResponse(Protocol):
-    """Response template: the outputs of a response without their data. Equal responses share one."""
-
-    def tensors(self, payload: Buffer) -> list[Tensor]:
-        """Return the outputs, with their data in `payload`."""
-
-
-_Context = TypeVar("_Context")
-_Answered = TypeVar("_Answered", contravariant=True)
-
-
-class RemoteAnswers(Protocol[_Answered]):
-    """Receives the responses to requests with one head that another process computes."""
-
-    def answered(self, context: _Answered, response: RemoteResponse, payload: Buffer) -> None:
-        """Handle the only response to a request, which has the outputs that the client expects."""
-
-    def request(self, context: _Answered) -> InferRequest:
-        """Return the request, for an error or another response that `answered` does not take."""
-
-
-class RemotePath(Protocol):
-    """Fast path for requests with one head that another process computes."""
-
-    def send(
-        self, tensors: Buffer, answers: RemoteAnswers[_Context], context: _Context
-    ) -> Callable[[], None] | None:
-        """Send a request. Returns a function that cancels it, or None if it must take the regular path."""
-
-
-class InferencePlane(Protocol):
-    """Inference as frontends see it: the data plane, or its stand-in in a frontend process."""
-
-    max_string_elements: int
-    logs: LogControl
-    offload: Offload
-    stopping: bool
-
-    @property
-    def generation(self) -> int: ...
-    @property
-    def tracer(self) -> TraceSource: ...
-    @property
-    def tasks(self) -> Tasks: ...
-    def signature(self, name: str, version: str) -> Signature: ...
-    def bind(self, request: DecodedRequest) -> Bound: ...
-    def infer(self, request: InferRequest) -> None: ...
-    def fast_path(self, head: RequestHead) -> UnscheduledPath | None: ...
-    def remote_path(self, head: RequestHead) -> RemotePath | None: ...
 
 
 class DataPlane:
@@ -488,13 +388,13 @@ class DataPlane:
                 regions.append(placement.registration)
         return regions
 
-    def fast_path(self, head: RequestHead) -> UnscheduledPath | None:
-        """Return the fast path for requests with this head, or None if outputs need conversion, inputs
-        are in shared memory, or scheduling may delay requests. Do not use it while the server stops or
-        traces requests.
+    def fast_path(self, head: RequestHead) -> FastPath | None:
+        """Return the fast path for requests with this head, or None if inputs or outputs are in shared
+        memory, or scheduling may delay requests. Its outputs are not converted. Do not use it while the
+        server stops or traces requests.
         """
         model = head.model
-        plain = not head.converted and head.shared is None
+        plain = head.shared is None and not head.placed
         return model.fast_path(head) if plain and isinstance(model, ServedModel) else None
 
     def remote_path(self, head: RequestHead) -> None:

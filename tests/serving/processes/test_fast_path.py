@@ -21,7 +21,7 @@ from tpx.errors import NotReady, TpxError
 from tpx.options import build
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput, SharedMemoryRange
-from tpx.serving.dataplane import RemotePath, RemoteResponse
+from tpx.serving.inference_plane import RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.channel import Descriptors, FrameChannel
@@ -182,7 +182,8 @@ def test_frames_that_are_alike_hold_up_others_for_a_limited_time(
             await seats.known("double")
             for _ in range(ROUNDS):
                 assert await seats.infer("double", rows) == wanted
-            for module in ("fast_path", "processes.peer"):
+            bound = () if options else ("instances.kept",)
+            for module in ("fast_path", "processes.peer", *bound):
                 monkeypatch.setattr(f"tpx.serving.{module}._clock", lambda: next(times_ns))
             asking = asyncio.create_task(seats.infer("double", rows))
             while not asking.done():

@@ -14,13 +14,13 @@ from tpx.protocol.protobuf_contents import RAW_INPUT_TAG, encode_varint, split_r
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import RAW_OUTPUT_TAG, decode_infer_request, set_parameters
-from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.inference import KnownHead, Replies
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_grpc
+from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
@@ -53,7 +53,7 @@ class _KnownGrpcHead(KnownHead[ServerCall, list[Buffer]]):
             self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
             self.size = sum(len(frame) for frame in self.frames) + head.total_size
 
-    def answer(self, exchange: ServerCall, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+    def answer(self, exchange: ServerCall, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         if self._outputs is not fast:
             self._learn_outputs(fast, fast.outputs())
         exchange.respond([part for pair in zip(self._starts, outputs, strict=True) for part in pair])

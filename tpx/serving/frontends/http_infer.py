@@ -21,7 +21,6 @@ from tpx.protocol.json_values import JsonObject, json_parts
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.hosted import with_media_type
 from tpx.serving.frontends.http_verbs import (
@@ -39,6 +38,7 @@ from tpx.serving.frontends.inference import KnownHead, Replies, cut_tensors
 from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.request import InferRequest, RequestHead, rendering_key, with_request_id
 from tpx.serving.signature import Signature
@@ -71,7 +71,7 @@ class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
             self._learn_outputs(context, response, response.tensors(payload))
         self._send_outputs(context, payload)
 
-    def answer(self, exchange: HttpRequest, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+    def answer(self, exchange: HttpRequest, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         if self._outputs is not fast:
             self._learn_outputs(exchange, fast, fast.outputs())
         self._send_outputs(exchange, *outputs)

@@ -13,8 +13,9 @@ from tpx.protocol import messages
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse, check_strings
+from tpx.serving.dataplane import check_strings
 from tpx.serving.deferred import NotLoaded, Tasks
+from tpx.serving.inference_plane import RemoteAnswers, RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
