@@ -101,7 +101,8 @@ def test_nonsense_is_refused_with_the_list_of_commands(capsys: pytest.CaptureFix
 
 def test_a_value_that_reads_help_is_a_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_model(tmp_path, "help", doubling(), config="max_batch_size: -1")
-    assert run(["serve", "--http-port=0", "--id", "help", "--model-repository", str(tmp_path)]) == 1
+    ports = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
+    assert run(["serve", *ports, "--id", "help", "--model-repository", str(tmp_path)]) == 1
     assert "failed to load 1 of 1 models: help" in capsys.readouterr().err
 
 

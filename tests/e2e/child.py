@@ -24,7 +24,9 @@ ANY_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
 def tpx(
     *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 120
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end."""
+    """Run a command to its end; a server gets free ports, unless `words` name others."""
+    if words[:1] == ("serve",):
+        words = ("serve", *ANY_PORTS, *words[1:])
     process = start(words, cwd, env)
     out, err = process.communicate(timeout=timeout_s)
     return subprocess.CompletedProcess(process.args, process.wait(), out, err)

@@ -76,17 +76,19 @@ class FakeInstance:
     has_readiness_hook = False
     left = False
 
-    def __init__(self, cost_ns: int = 0) -> None:
-        """With a cost, the event loop may compute, too."""
+    def __init__(self, cost_ns: int = 0, loop: VirtualLoop | None = None) -> None:
+        """With a cost, the event loop may compute, too, which takes that long."""
         self.batches: list[Batch] = []
         self.here: list[Batch] = []
         """Computed on the event loop."""
         self.compute: Callable[[Batch], None] | None = self._compute if cost_ns else None
         self._cost_ns = cost_ns
+        self._loop = loop or VirtualLoop()
         self._sink: CompletionSink | None = None
 
     def _compute(self, batch: Batch) -> None:
         self.here.append(batch)
+        self._loop.now_ns += self._cost_ns
         batch.end(None)
         batch.started_ns = batch.ended_ns - self._cost_ns
 
@@ -123,7 +125,7 @@ class Scene:
 
     def __init__(self, scheduler: Scheduler, *, inline_below_ns: int = 0, cost_ns: int = 0) -> None:
         self.loop = VirtualLoop()
-        self.instance = FakeInstance(cost_ns)
+        self.instance = FakeInstance(cost_ns, self.loop)
         self.arrivals = Arrivals()
         self.answers: list[Batch] = []
         self.refusals: list[tuple[int, InferRequest, TpxError]] = []

@@ -137,7 +137,7 @@ class EngineClient:
             outputs=list(fields.outputs),
             default_binary=True,
         )
-        head = (await self._engine.server()).plane.bind(request)
+        head = (await self._engine.server()).plane.bind(request).head
         return EngineRequest(head, [tensor.data for tensor in tensors])
 
     async def template(self, tensors: Sequence[Tensor], fields: RequestFields) -> EngineSequence:

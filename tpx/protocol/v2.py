@@ -8,6 +8,8 @@ from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 
 Parameter = str | int | float | bool
+LoadParameter = bool | int | str | bytes
+"""A parameter of a request to load a model; bytes are the content of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,30 +2,30 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, Unsupported
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
-from tpx.protocol.tensors import Buffer, Tensor
-from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, RequestedOutput, check_string_count
+from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, LoadParameter, RequestedOutput, check_string_count
+from tpx.serving.deferred import Tasks
+from tpx.serving.inference_plane import FastPath
 from tpx.serving.logs import LogControl
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
-from tpx.serving.repository.discovery import LoadParameter, override_of
-from tpx.serving.repository.memory import Tasks
+from tpx.serving.repository.discovery import override_of
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState, parse_version
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,
+    Bound,
     InferRequest,
     RequestHead,
-    RequestTrace,
     TensorSpec,
     with_request_id,
 )
@@ -40,7 +40,6 @@ from tpx.serving.shared_memory.regions import (
 )
 from tpx.serving.signature import Signature
 from tpx.serving.tracing.settings import parse_update
-from tpx.serving.tracing.trace import Caller
 from tpx.serving.tracing.tracer import Tracer
 
 _MAX_NAME = 8192
@@ -98,104 +97,6 @@ class Watching:
 
     tracer: Tracer
     logs: LogControl
-
-
-class WireTrace(RequestTrace, Protocol):
-    """A trace as frontends see it; they add the times of receiving and sending."""
-
-    def stamp(self, name: str, ns: int = 0) -> None: ...
-    def begin(self, request: InferRequest) -> None: ...
-    def end(self) -> None: ...
-
-
-class TraceSource(Protocol):
-    """Selects the requests to trace."""
-
-    @property
-    def on(self) -> bool:
-        """Return False while no request can be traced."""
-
-    @property
-    def accepts_callers(self) -> bool:
-        """True if a request's headers can ask for a trace."""
-
-    def sample(self, model: str, caller: Caller | None = None) -> WireTrace | None:
-        """Return the trace of a request, None if it has none."""
-
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` whenever `on` changes."""
-
-
-class UnscheduledPath(Protocol):
-    """Fast path for requests with one head: computes them without scheduling while the model is idle."""
-
-    @property
-    def gathers(self) -> bool:
-        """True if requests are computed with `gather`, otherwise with `compute_one`."""
-
-    def compute_one(self, tensors: Buffer) -> list[bytes] | None:
-        """Compute a request and return the data of its outputs, or None if it must take the regular path."""
-
-    def gather(self, tensors: Buffer, reply: Callable[[list[bytes] | None], None]) -> bool:
-        """Compute a request with those that arrive together with it, and call `reply` with the data of its
-        outputs, or with None if it must take the regular path. Return False if it must take that now.
-        """
-
-    def outputs(self) -> list[Tensor]:
-        """Return a request's outputs, with any data, once a request was computed; shapes are always the
-        same.
-        """
-
-
-class RemoteResponse(Protocol):
-    """Response template: the outputs of a response without their data. Equal responses share one."""
-
-    def tensors(self, payload: Buffer) -> list[Tensor]:
-        """Return the outputs, with their data in `payload`."""
-
-
-_Context = TypeVar("_Context")
-_Answered = TypeVar("_Answered", contravariant=True)
-
-
-class RemoteAnswers(Protocol[_Answered]):
-    """Receives the responses to requests with one head that another process computes."""
-
-    def answered(self, context: _Answered, response: RemoteResponse, payload: Buffer) -> None:
-        """Handle the only response to a request, which has the outputs that the client expects."""
-
-    def request(self, context: _Answered) -> InferRequest:
-        """Return the request, for an error or another response that `answered` does not take."""
-
-
-class RemotePath(Protocol):
-    """Fast path for requests with one head that another process computes."""
-
-    def send(
-        self, tensors: Buffer, answers: RemoteAnswers[_Context], context: _Context
-    ) -> Callable[[], None] | None:
-        """Send a request. Returns a function that cancels it, or None if it must take the regular path."""
-
-
-class InferencePlane(Protocol):
-    """Inference as frontends see it: the data plane, or its stand-in in a frontend process."""
-
-    max_string_elements: int
-    logs: LogControl
-    offload: Offload
-    stopping: bool
-
-    @property
-    def generation(self) -> int: ...
-    @property
-    def tracer(self) -> TraceSource: ...
-    @property
-    def tasks(self) -> Tasks: ...
-    def signature(self, name: str, version: str) -> Signature: ...
-    def bind(self, request: DecodedRequest) -> RequestHead: ...
-    def infer(self, request: InferRequest) -> None: ...
-    def fast_path(self, head: RequestHead) -> UnscheduledPath | None: ...
-    def remote_path(self, head: RequestHead) -> RemotePath | None: ...
 
 
 class DataPlane:
@@ -380,8 +281,8 @@ class DataPlane:
         """Return the tensors of a model. Raises NotFound, NotReady, InvalidRequest."""
         return self.model(name, version).signature
 
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        """Return the validated head of a request.
+    def bind(self, request: DecodedRequest) -> Bound:
+        """Validate a request against its model.
 
         Raises NotFound, NotReady, InvalidRequest, and Postponed if long work has to be done before
         binding again.
@@ -395,12 +296,11 @@ class DataPlane:
         regions = list(request.regions)
         if request.outputs:
             regions += self._place_outputs(request.outputs, head)
-        head.regions = regions
-        return head
+        return Bound(head, [tensor.data for tensor in request.inputs], regions)
 
-    def _bind_shared(self, model: Served, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request with inputs in shared memory. Raises Postponed for long reads, and
-        while there is no memory for them.
+    def _bind_shared(self, model: Served, request: DecodedRequest) -> Bound:
+        """Bind a request with inputs in shared memory. Raises Postponed for long reads, and while there is
+        no memory for them.
         """
         total = self.shared_memory.check_inputs(request.shared_inputs)
         if not self.shared_memory.has_room(total):
@@ -413,23 +313,19 @@ class DataPlane:
         size = sum(len(shared_input.memory) for shared_input in inputs)
         if any(tensor.datatype == "BYTES" for tensor, _ in request.shared_inputs):
             return self._bind_strings(model, request, inputs, size)
-        head = self.bind(request)
+        bound = self.bind(request)
+        head = bound.head
         if size > COPIED_AT_ONCE_BYTES and not self._reads_later(head, inputs):
-            head.regions = ()
             raise self._postpone_reads(request, inputs, size)
         if len(inputs) == len(request.inputs):
-            placements = [bound.placement for bound in head.outputs if bound.placement is not None]
+            placements = [output.placement for output in head.outputs if output.placement is not None]
             placed = cast("list[RegionPlacement]", placements)
-            shared = SharedHead(self.shared_memory, inputs, placed, self._read_inputs)
-            regions, head.regions = head.regions, ()
-            head = head.in_shared_memory(shared)
-            head.regions = regions
-        self._read_inputs(head, inputs)
-        return head
+            head = head.in_shared_memory(SharedHead(self.shared_memory, inputs, placed, self._read_inputs))
+        return replace(bound, head=head, unread=self._read_inputs(head, inputs))
 
     def _bind_strings(
         self, model: Served, request: DecodedRequest, inputs: Sequence[SharedInput], size: int
-    ) -> RequestHead:
+    ) -> Bound:
         """Validate strings in shared memory if that is quick. Raises Postponed."""
         if size <= LONG_BYTES:
             for shared_input in inputs:
@@ -466,13 +362,13 @@ class DataPlane:
             return True
         return model.reads_inputs and head.total_size > COPIED_AT_ONCE_BYTES
 
-    def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> None:
-        """Read inputs now, or leave that to the instance if it takes long."""
+    def _read_inputs(self, head: RequestHead, inputs: Sequence[SharedInput]) -> Sequence[SharedInput]:
+        """Read inputs now, or return them if that takes long and is left to the instance."""
         if self._reads_later(head, inputs):
-            head.unread = inputs
-            return
+            return inputs
         for shared_input in inputs:
             shared_input.read()
+        return ()
 
     def model(self, name: str, version: str) -> Served:
         """Return the model that serves. Raises NotFound, NotReady, InvalidRequest, NotLoaded."""
@@ -492,13 +388,13 @@ class DataPlane:
                 regions.append(placement.registration)
         return regions
 
-    def fast_path(self, head: RequestHead) -> UnscheduledPath | None:
-        """Return the fast path for requests with this head, or None if outputs need conversion, inputs
-        are in shared memory, or scheduling may delay requests. Do not use it while the server stops or
-        traces requests.
+    def fast_path(self, head: RequestHead) -> FastPath | None:
+        """Return the fast path for requests with this head, or None if inputs or outputs are in shared
+        memory, or scheduling may delay requests. Its outputs are not converted. Do not use it while the
+        server stops or traces requests.
         """
         model = head.model
-        plain = not head.converted and head.shared is None
+        plain = head.shared is None and not head.placed
         return model.fast_path(head) if plain and isinstance(model, ServedModel) else None
 
     def remote_path(self, head: RequestHead) -> None:
@@ -507,10 +403,9 @@ class DataPlane:
     def infer(self, request: InferRequest) -> None:
         """Submit a request; responses arrive through its `reply`. Raises NotReady, Overloaded."""
         head, used = request.head, None
-        if head.regions:
-            request.reply = used = RegionsInUse(head.regions, request.reply)
-            request.unread = head.unread
-            head.regions = head.unread = ()
+        if request.regions:
+            request.reply = used = RegionsInUse(request.regions, request.reply)
+            request.regions = ()
         try:
             if self.stopping:
                 self._check_continues(head)

@@ -23,11 +23,8 @@ from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
 from tpx.serving.scheduling.inline import Arrivals, Freezes, InlinePolicy, LonePolicy
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
+from tpx.serving.turn import Turn
 
-_BATCHES_AT_ONCE = 64
-"""Maximum number of batches computed on the event loop before it handles other events."""
-_TURN_NS = 2_000_000
-"""Time for computing batches on the event loop before it handles other events."""
 _LONE = 10
 """Limit for a lone request on the event loop, as a multiple of the limit for short executions."""
 _PURGE_S = 0.05
@@ -149,8 +146,6 @@ class Dispatcher:
         self.gathering: GatheredRequests | None = None
         self._look_scheduled = False
         self._looking = False
-        self._spent_ns = 0
-        """Time that batches have taken on the event loop since it filled a queue."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._purging: asyncio.TimerHandle | None = None
@@ -408,19 +403,19 @@ class Dispatcher:
     def _fill(self, queue: InstanceQueue) -> None:
         """Keep the instances of a queue, or the event loop, busy."""
         scheduler = self._scheduler
-        left = _BATCHES_AT_ONCE
-        self._spent_ns = 0
+        turn = None
         while len(scheduler):
-            # yield to the event loop before computing more on it
-            if not left or self._spent_ns > _TURN_NS:
-                self._look_soon()
-                return
             if not self._dispatch(queue):
                 # if the loop computes, the next batch waits for it instead of queueing at an instance
                 if not self._inline.open or queue.held_long:
                     self._prefetch(queue)
                 return
-            left -= 1
+            if len(scheduler):
+                now_ns = self._clock()
+                turn = turn or Turn(now_ns)
+                if turn.is_over(now_ns):
+                    self._look_soon()
+                    return
         # without work, a turn that it has or waits for would hold up other models
         if queue is not self._shared and not queue.held:
             queue.admission.withdraw()
@@ -455,7 +450,6 @@ class Dispatcher:
         if not held and row_size <= policy.row_size and compute is not None:
             compute(batch)
             cost_ns = batch.ended_ns - batch.started_ns
-            self._spent_ns += cost_ns
             policy.measured_here(cost_ns, row_size)
             if queue is not self._shared:
                 self._finished(queue, batch)

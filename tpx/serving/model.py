@@ -20,7 +20,7 @@ from tpx.serving.backends.contract import (
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, InstanceQueue, close_together
-from tpx.serving.fast_path import FastPath
+from tpx.serving.fast_path import BoundPath
 from tpx.serving.instance import Instance, RemoteInstance
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
@@ -254,7 +254,7 @@ class ServedModel(Served):
             self.statistics.failed(error, 1, _clock() - request.arrived_ns)
             raise
 
-    def fast_path(self, head: RequestHead) -> FastPath | None:
+    def fast_path(self, head: RequestHead) -> BoundPath | None:
         """Return the fast path for requests with this head, or None if they must take the regular path."""
         kept = self._placed[0].kept if self._placed else None
         if not self._plain or kept is None or self.statistics.latencies is not None:
@@ -266,7 +266,7 @@ class ServedModel(Served):
             most = 1  # no batching: a request of several rows is computed alone
         if not most:
             return None
-        return FastPath(head, self._dispatcher, self.statistics, kept, self._polling, most)
+        return BoundPath(head, self._dispatcher, self.statistics, kept, self._polling, most)
 
     def cancelled(self) -> None:
         """Schedule a purge of cancelled requests."""

@@ -139,8 +139,8 @@ class UnreadInput(Protocol):
 class SharedTensors(Protocol):
     """Shared memory inputs of a remembered head."""
 
-    def again(self, head: "RequestHead") -> "list[Buffer] | None":
-        """Return the buffers for another request, or None if the head must be bound again. Raises
+    def rebind(self, head: "RequestHead") -> "Bound | None":
+        """Bind another request with this head; return None if it must be decoded and bound anew. Raises
         InvalidRequest, Overloaded.
         """
 
@@ -182,7 +182,11 @@ class BoundOutput:
 
 
 class RequestHead:
-    """A validated request without its tensor data."""
+    """A validated request without its tensor data.
+
+    Requests share it, so it does not change once it is bound; only `rendered`, a cache, grows. The state of
+    one request is in `Bound` and `InferRequest`.
+    """
 
     __slots__ = (
         "batch_key",
@@ -196,14 +200,12 @@ class RequestHead:
         "parameters",
         "placed",
         "priority",
-        "regions",
         "rendered",
         "request_id",
         "row_size",
         "shared",
         "timeout_ns",
         "total_size",
-        "unread",
     )
 
     def __init__(
@@ -231,12 +233,8 @@ class RequestHead:
         """True if some output goes to shared memory."""
         self.origin: object = None
         """Data of a frontend process: how the engine identifies the request."""
-        self.regions: Sequence[HeldRegion] = ()
-        """Shared memory regions to hold until the request has ended."""
         self.shared: SharedTensors | None = None
         """Finds the inputs of further requests with this head in shared memory."""
-        self.unread: Sequence[UnreadInput] = ()
-        """Inputs of the request that is currently being bound."""
         self.converted = any(not output.binary or output.classification for output in outputs)
         """True if some output needs conversion: to JSON, classes, or shared memory."""
         rows = 1 if model.max_batch_size else 0
@@ -256,6 +254,21 @@ class RequestHead:
         id seldom repeats, and a head with placed outputs would hold its region.
         """
         return self.total_size >= 0 and not self.request_id and not self.placed and self.shared is None
+
+    def repeat(
+        self,
+        tensors: "list[Buffer]",
+        reply: "Callable[[InferRequest, InferResponse], None]",
+        context: object,
+    ) -> "InferRequest | None":
+        """Return another request with this head, and with `tensors` unless these are in shared memory.
+
+        Returns None if it must be decoded and bound anew. Raises InvalidRequest, Overloaded.
+        """
+        if self.shared is None:
+            return InferRequest(self, tensors, reply, context)
+        bound = self.shared.rebind(self)
+        return None if bound is None else bound.request(reply, context)
 
     def in_shared_memory(self, tensors: SharedTensors) -> "RequestHead":
         """Return a copy of this head to remember, whose inputs are in shared memory."""
@@ -327,6 +340,8 @@ class InferRequest:
     trace: RequestTrace | None = None
     unread: Sequence[UnreadInput] = ()
     """Inputs whose buffers the instance must fill."""
+    regions: Sequence[HeldRegion] = ()
+    """Shared memory regions to hold until the request has ended."""
     backpressure: Holder | None = None
     """Limits how far a decoupled model runs ahead of the client; for an ensemble, that of its steps."""
 
@@ -347,6 +362,25 @@ class InferRequest:
         """Pause or resume the model, as the client has stopped or resumed reading."""
         if self.backpressure is not None:
             self.backpressure.stall(stalled)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A request that was bound to its model: a head that others may share, and what is its own."""
+
+    head: RequestHead
+    buffers: list[Buffer]
+    """Raw tensors, in the order of `head.inputs`."""
+    regions: Sequence[HeldRegion] = ()
+    """Shared memory regions to hold until the request has ended."""
+    unread: Sequence[UnreadInput] = ()
+    """Inputs whose buffers the instance must fill."""
+
+    def request(
+        self, reply: "Callable[[InferRequest, InferResponse], None]", context: object
+    ) -> InferRequest:
+        """Return the request, to be submitted once."""
+        return InferRequest(self.head, self.buffers, reply, context, regions=self.regions, unread=self.unread)
 
 
 class CacheMiss(NamedTuple):

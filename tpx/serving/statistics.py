@@ -145,7 +145,7 @@ class ModelStatistics:
         waited_ns, input_ns, infer_ns, output_ns = phases_ns
         requests, rows = executions * count, count * batch_size
         self._success_count += requests
-        self._success_ns += count * sum(phases_ns)
+        self._success_ns += count * (waited_ns + input_ns + infer_ns + output_ns)
         self._queue_ns += count * waited_ns
         self._input_ns += count * input_ns
         self._infer_ns += count * infer_ns

@@ -28,8 +28,8 @@ from tests.waiting import eventually
 from tpx.errors import Cancelled
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.dataplane import RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.inference import KnownHead, Replies
+from tpx.serving.inference_plane import FastPath, RemoteResponse
 from tpx.serving.request import InferRequest, RequestHead
 from tpx.serving.tracing.flags import trace_flag
 
@@ -66,8 +66,8 @@ def computed_at_once(live: Live, model: str, *arrays: npt.NDArray[Any]) -> Seque
         plane = live.server.plane
         names = ("a", "b") if model == "two" else ("x",)
         tensors = [Tensor.from_numpy(name, array) for name, array in zip(names, arrays, strict=True)]
-        head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=tensors))
-        short = plane.fast_path(head)
+        head = plane.bind(DecodedRequest(model_name=model, default_binary=True, inputs=tensors)).head
+        short = None if head.converted else plane.fast_path(head)
         done.set_result(None if short is None else short.compute_one(b"".join(t.data for t in tensors)))
 
     done: Future[Sequence[bytes] | None] = Future()
@@ -123,7 +123,7 @@ def gathered(live: Live, *arrays: npt.NDArray[Any], apart: int = 0) -> list[list
                     inputs=[Tensor.from_numpy("x", arrays[0])],
                     parameters={"client": client},
                 )
-            )
+            ).head
             for client in ("one", "other")
         ]
         paths = [plane.fast_path(head) for head in heads]
@@ -132,12 +132,12 @@ def gathered(live: Live, *arrays: npt.NDArray[Any], apart: int = 0) -> list[list
             head, path = heads[other], paths[other]
 
             def reply(
-                outputs: list[bytes] | None,
+                outputs: Sequence[bytes] | None,
                 index: int = index,
                 head: RequestHead = head,
                 array: npt.NDArray[Any] = array,
             ) -> None:
-                got[index] = outputs
+                got[index] = None if outputs is None else list(outputs)
                 if outputs is None:
                     plane.infer(InferRequest(head, [array.tobytes()], answered, None))
                 else:
@@ -196,13 +196,14 @@ def test_requests_that_arrive_together_hold_up_others_for_a_limited_time(
             live.loop.call_soon(look)
 
     over: list[bool] = []
-    monkeypatch.setattr("tpx.serving.fast_path._clock", lambda: next(times_ns))
+    for module in ("fast_path", "instances.kept"):
+        monkeypatch.setattr(f"tpx.serving.{module}._clock", lambda: next(times_ns))
     live.loop.call_soon_threadsafe(look)
     try:
         assert gathered(live, *arrays) == wanted
     finally:
         over.append(True)
-    # an execution reads the clock three times
+    # an execution reads the clock four times
     assert max(b - a for a, b in itertools.pairwise(executions)) in range(15, 24)
 
 
@@ -223,7 +224,7 @@ class Waiting:
 class WaitingHead(KnownHead[Waiting, list[bytes]]):
     """A remembered head of requests that come from no connection."""
 
-    def answer(self, exchange: Waiting, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+    def answer(self, exchange: Waiting, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         exchange.answer.set_result([bytes(data) for data in outputs])
 
     def answered(self, context: Waiting, response: RemoteResponse, payload: Buffer) -> None:
@@ -250,7 +251,7 @@ def test_a_gathered_request_whose_client_left_is_cancelled_on_the_regular_path(l
             tensors = [Tensor.from_numpy("x", floats([3, 1]))]
             decoded = DecodedRequest(model_name="batched", default_binary=True, inputs=tensors)
             decoded.parameters["client"] = client
-            heads.append(WaitingHead(plane.bind(decoded), replies, contiguous=True))
+            heads.append(WaitingHead(plane.bind(decoded).head, replies, contiguous=True))
         began = heads[0].start(leaves, data)
         leaves.leave()
         if not heads[1].start(stays, data):

@@ -18,8 +18,8 @@ from tpx.protocol.compression import Inflater
 from tpx.protocol.http1.head import parse_request_head
 from tpx.protocol.http1.server import HttpRequest
 from tpx.protocol.protobuf_contents import encode_varint
-from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.http_infer import HttpInference, InferRoute
+from tpx.serving.inference_plane import InferencePlane
 
 
 def test_the_same_head_with_other_data_gets_its_own_answer(transport: Transport) -> None:

@@ -98,15 +98,15 @@ def test_what_is_left_after_a_share_of_time_waits_for_the_next_turn() -> None:
     """Answers that a thread makes faster than they are sent would otherwise keep the loop from all else."""
 
     async def scene() -> None:
-        time_s = 0.0
+        time_ns = 0
         arrived: list[Batch] = []
 
         def take(batch: Batch) -> None:
-            nonlocal time_s
-            time_s += 0.0015
+            nonlocal time_ns
+            time_ns += 1_500_000
             arrived.append(batch)
 
-        completions = Completions(asyncio.get_running_loop(), lambda: time_s)
+        completions = Completions(asyncio.get_running_loop(), lambda: time_ns)
         mine = batches(5)
         for batch in mine:
             completions.push(take, batch)

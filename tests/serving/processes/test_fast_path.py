@@ -21,7 +21,7 @@ from tpx.errors import NotReady, TpxError
 from tpx.options import build
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput, SharedMemoryRange
-from tpx.serving.dataplane import RemotePath, RemoteResponse
+from tpx.serving.inference_plane import RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.channel import Descriptors, FrameChannel
@@ -57,7 +57,7 @@ class _Seats:
             decoded = DecodedRequest(
                 model_name=model, default_binary=True, inputs=[Tensor.from_numpy(name, array)]
             )
-            head = self.plane.bind(decoded)
+            head = self.plane.bind(decoded).head
 
             def keep(_: InferRequest, response: InferResponse, index: int = index) -> None:
                 answers[index] = response
@@ -182,7 +182,8 @@ def test_frames_that_are_alike_hold_up_others_for_a_limited_time(
             await seats.known("double")
             for _ in range(ROUNDS):
                 assert await seats.infer("double", rows) == wanted
-            for module in ("fast_path", "processes.peer"):
+            bound = () if options else ("instances.kept",)
+            for module in ("fast_path", "processes.peer", *bound):
                 monkeypatch.setattr(f"tpx.serving.{module}._clock", lambda: next(times_ns))
             asking = asyncio.create_task(seats.infer("double", rows))
             while not asking.done():
@@ -255,7 +256,9 @@ async def _remote_path(directory: Path) -> AsyncIterator[tuple[_Seats, RemotePat
     async with _serve(directory) as seats:
         await seats.known("double")
         tensor = Tensor.from_numpy("x", np.zeros((1, 2), np.float32))
-        head = seats.plane.bind(DecodedRequest(model_name="double", default_binary=True, inputs=[tensor]))
+        head = seats.plane.bind(
+            DecodedRequest(model_name="double", default_binary=True, inputs=[tensor])
+        ).head
         path = seats.plane.remote_path(head)
         assert path is not None
         seats.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
@@ -276,7 +279,7 @@ async def _shared_path(
         asked = DecodedRequest(model_name="double", default_binary=True, inputs=[tensor])
         asked.shared_inputs = [(tensor, SharedMemoryRange(region="r", offset=0, byte_size=8))]
         asked.outputs = [RequestedOutput(name=name, shared_memory=place) for name, place in output.items()]
-        head = seats.plane.bind(asked)
+        head = seats.plane.bind(asked).head
         path = seats.plane.remote_path(head)
         assert path is not None
         seats.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
@@ -302,7 +305,7 @@ def test_a_response_describes_a_model_that_changed_while_the_request_was_on_its_
             array = np.array([[1, 2]], np.float32)
             decoded = DecodedRequest(model_name="double", inputs=[Tensor.from_numpy("x", array)])
             answers: list[tuple[RequestHead, InferResponse]] = []
-            bound = seats.plane.bind(decoded)
+            bound = seats.plane.bind(decoded).head
             infer = InferRequest(
                 bound,
                 [decoded.inputs[0].data],

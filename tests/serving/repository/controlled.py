@@ -15,10 +15,10 @@ from tests.serving.repository.places import opened
 from tests.waiting import until
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
-from tpx.protocol.v2 import DecodedRequest
+from tpx.protocol.v2 import DecodedRequest, LoadParameter
 from tpx.serving.instances.completions import Completions
 from tpx.serving.repository.coordinator import Coordinator
-from tpx.serving.repository.discovery import LoadParameter, override_of
+from tpx.serving.repository.discovery import override_of
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.memory import resident_bytes

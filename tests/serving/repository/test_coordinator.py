@@ -9,8 +9,8 @@ import pytest
 
 from tests.serving.repository.controlled import ask, controlled, play, times, write
 from tpx.errors import InvalidRequest, NotReady
+from tpx.protocol.v2 import LoadParameter
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.discovery import LoadParameter
 
 ALL = "version_policy { all { } } "
 

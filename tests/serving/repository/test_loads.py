@@ -10,10 +10,11 @@ import pytest
 
 from tests.serving.repository.controlled import controlled, play
 from tpx.errors import ConfigError
+from tpx.serving.deferred import Tasks
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.loading import reason_of
 from tpx.serving.repository.loads import LoadGroup, in_load_thread
-from tpx.serving.repository.memory import Permits, Retirement, Tasks
+from tpx.serving.repository.memory import Permits, Retirement
 from tpx.serving.repository.table import Loaded
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.serving.virtual_time import run
 from tpx.errors import InvalidRequest, NotReady, Overloaded, TpxError
-from tpx.serving.repository.coordinator import LoadOnDemand, NotLoaded
-from tpx.serving.repository.memory import Tasks
+from tpx.serving.deferred import NotLoaded, Tasks
+from tpx.serving.repository.coordinator import LoadOnDemand
 
 
 class Scene:

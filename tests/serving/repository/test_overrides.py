@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tpx.errors import InvalidRequest, TpxError
+from tpx.protocol.v2 import LoadParameter
 from tpx.serving.repository.discovery import (
-    LoadParameter,
     Override,
     override_of,
     private_files,

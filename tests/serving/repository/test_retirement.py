@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.serving.repository.controlled import ask, controlled, play, write
-from tpx.serving.repository.memory import Retirement, Tasks
+from tpx.serving.deferred import Tasks
+from tpx.serving.repository.memory import Retirement
 
 MIB = 1 << 20
 

@@ -15,7 +15,6 @@ from tpx.serving.batch import Arrays as Arrays
 from tpx.serving.batch import GpuRange as GpuRange
 from tpx.serving.batch import GpuTensor as GpuTensor
 from tpx.serving.host import Host
-from tpx.serving.instance import RemoteInstance
 
 GLOBAL = -1
 """Device number of a resource that all devices share."""
@@ -144,6 +143,15 @@ class DecoupledExecutor(Protocol):
     def close(self) -> None: ...
 
 
+class RemoteExecutor(Protocol):
+    """One instance of a model that queues and computes batches itself, in another process.
+
+    The server drives it as a `serving.instance.RemoteInstance`, whose methods it must have, too.
+    """
+
+    def close(self) -> None: ...
+
+
 class OpenModel(Protocol):
     """One version of a model in memory."""
 
@@ -158,7 +166,7 @@ class OpenModel(Protocol):
 
     def executor(
         self, spec: InstanceSpec, config: ModelConfig
-    ) -> Executor | DecoupledExecutor | RemoteInstance:
+    ) -> Executor | DecoupledExecutor | RemoteExecutor:
         """Create an instance that is ready to compute. Raises LoadError.
 
         For a decoupled model it may be a DecoupledExecutor, or an executor that sends one response per

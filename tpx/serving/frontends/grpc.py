@@ -7,7 +7,7 @@ from typing import Protocol, cast
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.server_call import Method
 from tpx.protocol.grpc.status import Status
-from tpx.serving.dataplane import DataPlane, InferencePlane
+from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_control import GrpcControlPlane
@@ -16,6 +16,7 @@ from tpx.serving.frontends.grpc_infer import GrpcInference
 from tpx.serving.frontends.grpc_reflection import reflection_rpcs
 from tpx.serving.frontends.grpc_stream import stream_rpc
 from tpx.serving.frontends.grpc_verbs import Rpc
+from tpx.serving.inference_plane import InferencePlane
 
 
 class GrpcRelay(Protocol):

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 from google.protobuf.message import Message
 
 from tpx.protocol import messages
+from tpx.protocol.v2 import LoadParameter
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc_verbs import Rpc, Verb, rpc, rpc_later
 from tpx.serving.offload import Coalesced, in_steps
-from tpx.serving.repository.discovery import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 
 _Parameter: TypeAlias = "messages.ModelRepositoryParameter | messages.LogSettingsRequest.SettingValue"

@@ -14,14 +14,14 @@ from tpx.protocol.protobuf_contents import RAW_INPUT_TAG, encode_varint, split_r
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import RAW_OUTPUT_TAG, decode_infer_request, set_parameters
-from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
 from tpx.serving.frontends.inference import KnownHead, Replies
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_grpc
+from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
 from tpx.serving.offload import LONG_BYTES, Postponed
-from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 
 _REMEMBERED_HEADS = 1024
@@ -53,7 +53,7 @@ class _KnownGrpcHead(KnownHead[ServerCall, list[Buffer]]):
             self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
             self.size = sum(len(frame) for frame in self.frames) + head.total_size
 
-    def answer(self, exchange: ServerCall, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+    def answer(self, exchange: ServerCall, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         if self._outputs is not fast:
             self._learn_outputs(fast, fast.outputs())
         exchange.respond([part for pair in zip(self._starts, outputs, strict=True) for part in pair])
@@ -123,7 +123,9 @@ class GrpcInference:
                 known, tensors = found
                 if known.quick and known.start(call, tensors[0] if known.frames else b""):
                     return None
-                return InferRequest(known.head, tensors, self._replies.reply, call)
+                infer = known.head.repeat(tensors, self._replies.reply, call)
+                if infer is not None:
+                    return infer
         return self.request(message, call, self._replies.reply, call, decoded)
 
     def request(
@@ -142,13 +144,15 @@ class GrpcInference:
         if decoded is None and not forwarded:
             found = self._find_known(message)
             if found is not None:
-                return InferRequest(found[0].head, found[1], reply, context)
+                infer = found[0].head.repeat(found[1], reply, context)
+                if infer is not None:
+                    return infer
         if decoded is None:
             decoded = self._decode_request(message)
         if forwarded:
             decoded.parameters.update(forwarded)
-        head = self._plane.bind(decoded)
-        size = decoded.tensor_offset
+        bound = self._plane.bind(decoded)
+        head, size = bound.head, decoded.tensor_offset
         if (
             0 <= size <= _REMEMBERED_HEAD_BYTES
             and head.total_size >= 0
@@ -161,7 +165,7 @@ class GrpcInference:
             and len(message) <= _REMEMBERED_HEAD_BYTES
         ):
             self._remember_head(bytes(message), head, call.method)
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, context)
+        return bound.request(reply, context)
 
     def _decode_request(self, message: Buffer) -> DecodedRequest:
         """Decode a message. Raises Postponed if it has explicit contents that take long to decode."""
@@ -172,7 +176,10 @@ class GrpcInference:
         return decode()
 
     def _find_known(self, message: Buffer) -> tuple[_KnownGrpcHead, list[Buffer]] | None:
-        """Return the remembered head and the tensors of a message whose start and size match one, or None."""
+        """Return the remembered head and the tensors of a message whose start and size match one, or None.
+
+        Tensors in shared memory are not in the message.
+        """
         if self._generation != self._plane.generation:
             # models changed: the remembered heads may be stale
             self._heads.clear()
@@ -187,8 +194,7 @@ class GrpcInference:
         if len(message) != size + known.size:
             return None
         if known.head.shared is not None:
-            shared = known.head.shared.again(known.head)
-            return None if shared is None else (known, shared)
+            return known, []
         view = memoryview(message)
         buffers: list[Buffer] = []
         for frame, bound in zip(known.frames, known.head.inputs, strict=True):

@@ -20,13 +20,13 @@ from tpx.protocol.tensors import Buffer
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import request_id_of
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.dataplane import InferencePlane
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.grpc_infer import FINAL, NOT_FINAL, GrpcInference, encode_response
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail_internally
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_stream
+from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.offload import Postponed
-from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse
 
 _COUNTED_BYTES = 16 << 10

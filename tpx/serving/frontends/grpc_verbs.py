@@ -14,9 +14,8 @@ from tpx.protocol import messages
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.tensors import Buffer
+from tpx.serving.deferred import NotLoaded, Tasks
 from tpx.serving.frontends.access import Category
-from tpx.serving.repository.coordinator import NotLoaded
-from tpx.serving.repository.memory import Tasks
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,8 @@ from tpx.errors import TpxError
 from tpx.protocol.compression import Inflater
 from tpx.protocol.http1.head import HttpError, HttpHead
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
-from tpx.serving.dataplane import DataPlane, InferencePlane
+from tpx.serving.dataplane import DataPlane
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.browsers import BrowserPolicy, answer_preflight, is_preflight
 from tpx.serving.frontends.forwarding import HeaderForwarding
@@ -32,8 +33,8 @@ from tpx.serving.frontends.http_verbs import (
 from tpx.serving.frontends.load_report import LoadReport
 from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.frontends.overview import Overview, front_routes
-from tpx.serving.repository.coordinator import NotLoaded
-from tpx.serving.repository.discovery import check_name
+from tpx.serving.inference_plane import InferencePlane
+from tpx.serving.model_id import check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

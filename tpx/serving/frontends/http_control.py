@@ -13,6 +13,7 @@ from tpx.errors import InvalidRequest, NotReady
 from tpx.protocol import model_config
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject, JsonValue
+from tpx.protocol.v2 import LoadParameter
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.http_verbs import (
     MODEL,
@@ -25,7 +26,6 @@ from tpx.serving.frontends.http_verbs import (
     short_json_object,
 )
 from tpx.serving.offload import Coalesced, in_steps
-from tpx.serving.repository.discovery import LoadParameter
 from tpx.serving.shared_memory.regions import CudaRegion, Region, SystemRegion
 
 _REPOSITORY = "/v2/repository[/{repository}]"

@@ -10,7 +10,6 @@ from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.dataplane import InferencePlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.generate_json import decode, encode
 from tpx.serving.frontends.http_verbs import (
@@ -25,6 +24,7 @@ from tpx.serving.frontends.http_verbs import (
 from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.offload import LONG_BYTES
 from tpx.serving.request import InferRequest, InferResponse
 
@@ -82,8 +82,7 @@ class HttpGeneration:
         decoded.model_name, decoded.model_version = name, version
         if self._forwarding is not None:
             decoded.parameters.update(self._forwarding.of_head(request.head))
-        head = self._plane.bind(decoded)
-        infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], self._reply, answer)
+        infer = self._plane.bind(decoded).request(self._reply, answer)
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:

@@ -21,7 +21,6 @@ from tpx.protocol.json_values import JsonObject, json_parts
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
-from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.hosted import with_media_type
 from tpx.serving.frontends.http_verbs import (
@@ -39,6 +38,7 @@ from tpx.serving.frontends.inference import KnownHead, Replies, cut_tensors
 from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.request import InferRequest, RequestHead, rendering_key, with_request_id
 from tpx.serving.signature import Signature
@@ -71,7 +71,7 @@ class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
             self._learn_outputs(context, response, response.tensors(payload))
         self._send_outputs(context, payload)
 
-    def answer(self, exchange: HttpRequest, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+    def answer(self, exchange: HttpRequest, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         if self._outputs is not fast:
             self._learn_outputs(exchange, fast, fast.outputs())
         self._send_outputs(exchange, *outputs)
@@ -214,12 +214,10 @@ class HttpInference:
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int
     ) -> InferRequest | None:
         """Return the request with a remembered head, or None if its body has not the expected length."""
-        if head.shared is not None:
-            shared = head.shared.again(head) if len(body) == size else None
-            return None if shared is None else InferRequest(head, shared, self._replies.reply, request)
-        if len(body) != size + head.total_size:
+        plain = head.shared is None
+        if len(body) != size + (head.total_size if plain else 0):
             return None
-        return InferRequest(head, cut_tensors(head, body, size), self._replies.reply, request)
+        return head.repeat(cut_tensors(head, body, size) if plain else [], self._replies.reply, request)
 
     def _decode_request(self, route: InferRoute, body: Buffer, size: int | None) -> DecodedRequest:
         """Decode a request. Raises Postponed for JSON that takes long to parse."""
@@ -246,7 +244,8 @@ class HttpInference:
     ) -> InferRequest:
         if route.forwarded:
             decoded.parameters.update(route.forwarded)
-        head = self._plane.bind(decoded)
+        bound = self._plane.bind(decoded)
+        head = bound.head
         if head.model.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         if 0 <= decoded.tensor_offset <= _REMEMBERED_HEAD_BYTES and head.reusable:
@@ -254,7 +253,7 @@ class HttpInference:
         elif head.shared is not None and len(body) <= _REMEMBERED_HEAD_BYTES and not head.request_id:
             self._remember_head(route, bytes(body), head)
             route.remembers_all = True
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], self._replies.reply, request)
+        return bound.request(self._replies.reply, request)
 
     def _remember_head(self, route: InferRoute, start: bytes, head: RequestHead) -> None:
         route.heads[start] = _KnownHttpHead(head, self._replies)

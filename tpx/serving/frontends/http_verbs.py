@@ -17,8 +17,8 @@ from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_outline import LARGE_BYTES, check_flat
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.access import Category
-from tpx.serving.repository.coordinator import NotLoaded
 
 T = TypeVar("T")
 

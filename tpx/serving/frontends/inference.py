@@ -13,8 +13,8 @@ from typing import Generic, Protocol, TypeVar
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import Parameter
-from tpx.serving.dataplane import InferencePlane, RemoteResponse, UnscheduledPath
 from tpx.serving.frontends.outputs import takes_long
+from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 
@@ -87,7 +87,7 @@ class KnownHead(ABC, Generic[E, Encoded]):
         self._size = 0 if head.shared is not None else head.total_size
         """Bytes of tensors in a request."""
         plane = replies.plane
-        self.fast = plane.fast_path(head) if contiguous else None
+        self.fast = plane.fast_path(head) if contiguous and not head.converted else None
         self.remote = plane.remote_path(head) if contiguous else None
         self.quick = self.fast is not None or self.remote is not None
 
@@ -111,7 +111,7 @@ class KnownHead(ABC, Generic[E, Encoded]):
         return exchange.on_gone is not None
 
     def _take_gathered(
-        self, exchange: E, fast: UnscheduledPath, tensors: Buffer, outputs: list[bytes] | None
+        self, exchange: E, fast: FastPath, tensors: Buffer, outputs: Sequence[bytes] | None
     ) -> None:
         if outputs is not None:
             self.answer(exchange, fast, outputs)
@@ -124,7 +124,7 @@ class KnownHead(ABC, Generic[E, Encoded]):
         return InferRequest(self.head, [], self._replies.reply, context)
 
     @abstractmethod
-    def answer(self, exchange: E, fast: UnscheduledPath, outputs: Sequence[Buffer]) -> None:
+    def answer(self, exchange: E, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         """Respond with outputs computed on the fast path."""
 
     @abstractmethod

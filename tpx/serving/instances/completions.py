@@ -7,24 +7,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tpx.serving.turn import Turn
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_SHARE_S = 0.002
-"""Time share of one turn of the event loop."""
 
 
 class Completions:
     """Collects (callback, result) pairs from any thread and runs the callbacks on the loop.
 
     A wake-up of the loop costs a system call, so it is made only if none is pending. Threads may finish
-    batches of large responses faster than the loop sends them: what is left after a time share waits
-    for the next turn.
+    batches of large responses faster than the loop sends them: the rest waits for the next turn.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.perf_counter
+        self, loop: asyncio.AbstractEventLoop, clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -45,14 +43,14 @@ class Completions:
         # cleared first: a later push either wakes the loop again or is popped below
         self._waking = False
         done = self._done
-        ends = self._clock() + _SHARE_S
+        turn = Turn(self._clock())
         try:
             while done:
                 callback, result = done.popleft()
                 callback(result)
-                if self._clock() > ends:
+                if turn.is_over(self._clock()):
                     break
         finally:
-            if done and not self._waking:  # the time share is used up, or a callback raised
+            if done and not self._waking:  # the turn is over, or a callback raised
                 self._waking = True
                 self._loop.call_soon(self._drain)

@@ -4,12 +4,14 @@ The run of a short model then needs no arrays, and takes a third of the time of 
 """
 
 import time
+from collections.abc import Sequence
+from typing import Protocol
 
 from tpx.errors import ExecutionError
-from tpx.protocol.tensors import Tensor
+from tpx.protocol.tensors import Buffer, Tensor
 from tpx.serving.backends.contract import Binding, Binds
 from tpx.serving.batch import Arrays, Batch
-from tpx.serving.request import InferResponse, RequestHead, TensorSpec
+from tpx.serving.request import InferRequest, InferResponse, RequestHead, TensorSpec
 from tpx.serving.stacking.plain import RowOutputs, client_shape
 
 _clock = time.perf_counter_ns
@@ -46,7 +48,12 @@ class KeptBindings:
         if bound is None:
             return False
         try:
-            bound.compute(batch)
+            bound.compute(_join(batch.requests), batch)
+            start = 0
+            for request in batch.requests:
+                batch.responses.append(InferResponse(bound.tensors(request.head, start)))
+                start += request.head.batch_size
+            batch.ended_ns = _clock()
         except (ExecutionError, ValueError):
             # for example outputs of other shapes: the regular path reports the error, if any
             self._kept[key] = None
@@ -95,60 +102,72 @@ class KeptBindings:
         return BoundRows(binding, names, batch.size if self._batched else 0)
 
 
+def _join(requests: Sequence[InferRequest]) -> Sequence[Buffer]:
+    """Return the data of each input, of all requests one after another."""
+    if len(requests) == 1:
+        return requests[0].buffers
+    return [b"".join(buffers) for buffers in zip(*[request.buffers for request in requests], strict=True)]
+
+
 def _end_binding(bound: "BoundRows | None") -> None:
     if bound is not None:
         bound.alive = False
 
 
-class BoundRows:
-    """One binding, and the offsets of requests' rows in its memory."""
+class PhaseStamps(Protocol):
+    """Receives the times between the phases of an execution."""
 
-    __slots__ = ("_binding", "_outputs", "_rows", "alive", "inputs", "run")
+    gathered_ns: int
+    computed_ns: int
+
+
+class BoundRows:
+    """One binding, computed for requests whose rows lie in its memory one after another."""
+
+    __slots__ = ("_binding", "_inputs", "_outputs", "_rows", "_run", "alive")
 
     def __init__(self, binding: Binding, names: list[str], rows: int) -> None:
+        """`names` are the inputs in the order of requests; `rows` is 0 if there is no batch dimension."""
         self._binding = binding
         self._outputs: dict[str, _BoundOutput] = {}
         self._rows = rows
-        self.inputs = [binding.inputs[name] for name in names]
-        self.run = binding.run
-        """Computes the outputs from the inputs. Raises ExecutionError."""
+        self._inputs = [binding.inputs[name] for name in names]
+        self._run = binding.run
         self.alive = True
         """False once its instance no longer uses it."""
 
-    def output(self, spec: TensorSpec) -> "_BoundOutput":
-        """Return the memory of an output. Raises ExecutionError if it differs from the configuration."""
-        return self._outputs.get(spec.name) or self._bind_output(spec)
+    def compute(self, inputs: Sequence[Buffer], times: PhaseStamps) -> None:
+        """Compute requests and stamp `times`; the outputs stay in memory until the next call.
 
-    def wanted(self, head: RequestHead) -> list[memoryview]:
-        """Return the memory of the outputs that a request wants. Raises ExecutionError."""
-        return [self.output(bound.spec).data for bound in head.outputs]
-
-    def compute(self, batch: Batch) -> None:
-        """Compute a batch. Raises ExecutionError, and ValueError for buffers of another size."""
-        requests = batch.requests
-        if len(requests) == 1:
-            for memory, data in zip(self.inputs, requests[0].buffers, strict=True):
-                memory[:] = data
+        `inputs` are the data of each input, those of several requests one after another. Raises
+        ExecutionError, and ValueError for data of another size.
+        """
+        memories = self._inputs
+        if len(memories) == 1:  # without zip(), which takes longer than the copy
+            memories[0][:] = inputs[0]
         else:
-            for index, memory in enumerate(self.inputs):
-                memory[:] = b"".join([request.buffers[index] for request in requests])
-        batch.gathered_ns = _clock()
-        self.run()
-        batch.computed_ns = _clock()
-        outputs, responses = self._outputs, batch.responses
-        start = 0
-        for request in requests:
-            head = request.head
-            tensors = []
-            for bound in head.outputs:
-                spec = bound.spec
-                output = outputs.get(spec.name) or self._bind_output(spec)
-                tensors.append(output.tensor(spec, start, head.batch_size))
-            responses.append(InferResponse(tensors))
-            start += head.batch_size
-        batch.ended_ns = _clock()
+            for memory, data in zip(memories, inputs, strict=True):
+                memory[:] = data
+        times.gathered_ns = _clock()
+        self._run()
+        times.computed_ns = _clock()
+
+    def tensors(self, head: RequestHead, start: int) -> list[Tensor]:
+        """Return copies of the outputs of one request, whose rows begin at `start`. Raises ExecutionError."""
+        outputs, tensors = self._outputs, []
+        for bound in head.outputs:
+            spec = bound.spec
+            output = outputs.get(spec.name) or self._bind_output(spec)
+            tensors.append(output.tensor(spec, start, head.batch_size))
+        return tensors
+
+    def memory(self, head: RequestHead) -> list[memoryview]:
+        """Return the memory of the outputs that a head wants, for `split`. Raises ExecutionError."""
+        specs = [bound.spec for bound in head.outputs]
+        return [(self._outputs.get(spec.name) or self._bind_output(spec)).data for spec in specs]
 
     def _bind_output(self, spec: TensorSpec) -> "_BoundOutput":
+        """Return the memory of an output. Raises ExecutionError if it differs from the configuration."""
         RowOutputs(self._binding.outputs, self._rows).tensor(spec, 0, self._rows)  # checks type and rows
         array = self._binding.outputs[spec.name]
         output = self._outputs[spec.name] = _BoundOutput(

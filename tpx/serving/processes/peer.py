@@ -14,10 +14,9 @@ from tpx.errors import TpxError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.fast_path import FastPath
+from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.outputs import put_into_place, takes_long
-from tpx.serving.instances.kept import BoundRows
-from tpx.serving.model import ServedModel
+from tpx.serving.inference_plane import FastPath, split_outputs
 from tpx.serving.offload import Postponed
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import (
@@ -31,9 +30,9 @@ from tpx.serving.processes.channel import (
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
 from tpx.serving.processes.ring import INLINE, Arrived, Fields
 from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate, Templates
-from tpx.serving.repository.coordinator import NotLoaded
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace, read_caller
+from tpx.serving.turn import Turn
 
 if TYPE_CHECKING:
     from tpx.serving.processes.hub import FrontendHub
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
-_TURN_NS = 2_000_000
-"""Time limit for taking frames of one frontend in one turn of the event loop."""
 _PUBLISH_NS = 200_000
 """Time after which responses are published, without waiting for the others of the turn: to wake the
 frontend takes 5 to 25 us.
@@ -52,15 +49,10 @@ _PUBLISH_FAST_NS = 30_000
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 
 
-_NOTHING = FrameTemplate(b"")
-
-
 class _Known:
     """Request template: a request without tensors, with its head and fast path until a model changes."""
 
-    __slots__ = (
-        "bound", "fast_path", "generation", "head", "output_size", "outputs", "request", "sizes", "template",
-    )  # fmt: skip
+    __slots__ = ("fast_path", "generation", "head", "output_size", "request", "sizes", "template")
 
     def __init__(self, meta: Buffer) -> None:
         self.request = wire.decode(wire.Request, meta)
@@ -68,21 +60,14 @@ class _Known:
         self.head: RequestHead | None = None
         self.generation = -1
         self.fast_path: FastPath | None = None
-        self.bound: BoundRows | None = None
-        """Memory with the outputs of the requests that were computed last."""
-        self.template = _NOTHING
-        """Template of responses with the outputs in `bound`."""
-        self.outputs: list[tuple[memoryview, int]] = []
-        """Memory of each output in `bound`, and its bytes per request."""
+        self.template: FrameTemplate | None = None
+        """Template of the responses on the fast path, whose outputs always have the same shapes."""
         self.output_size = 0
-        """Bytes of all outputs of a request."""
+        """Bytes of all outputs of such a response."""
 
-    def learn(self, head: RequestHead, generation: int) -> None:
+    def learn(self, head: RequestHead, generation: int, fast_path: FastPath | None) -> None:
         """Store the validated head, and the fast path if the model has one."""
-        self.head, self.generation = head, generation
-        self.bound = self.fast_path = None
-        if isinstance(head.model, ServedModel) and head.shared is None:
-            self.fast_path = head.model.fast_path(head)
+        self.head, self.generation, self.fast_path, self.template = head, generation, fast_path, None
 
 
 class _Exchange:
@@ -127,8 +112,6 @@ class Peer:
         """Functions that cancel requests waiting for a thread or for their model, by request number."""
         self._traces: dict[int, Trace] = {}
         """Traces that end when the frontend has sent the response."""
-        self._run: tuple[_Known, Sequence[int]]
-        """Requests being computed on the fast path: their template and their numbers."""
         self._published_ns = 0
 
     @property
@@ -168,21 +151,21 @@ class Peer:
     def _on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
         """Take frames for a limited time; the channel schedules another turn for the rest."""
         self._published_ns = _clock()
-        ends_ns = self._published_ns + _TURN_NS
+        turn = Turn(self._published_ns)
         for arrived in frames:
             known = self._find_fast_template(arrived[0])
             if known is not None:
-                left = self._compute_fast(known, arrived, ends_ns)
+                left = self._compute_fast(known, arrived, turn)
             else:
-                left = self._handle_frames(arrived, ends_ns)
+                left = self._handle_frames(arrived, turn)
             if channel.closed:
                 return
-            if left or _clock() > ends_ns:
+            if left or turn.is_over(_clock()):
                 channel.unread(arrived, left)
                 return
 
-    def _handle_frames(self, arrived: Arrived, ends_ns: int) -> int:
-        """Handle frames until `ends_ns`; return the number of the others."""
+    def _handle_frames(self, arrived: Arrived, turn: Turn) -> int:
+        """Handle frames until the turn is over; return the number of the others."""
         left = len(arrived[1])
         for frame in self.channel.open(arrived):
             self._handle_frame(frame)
@@ -190,7 +173,7 @@ class Peer:
             left -= 1
             now_ns = _clock()
             self._publish_late(now_ns, _PUBLISH_NS)
-            if now_ns > ends_ns:
+            if turn.is_over(now_ns):
                 break
         return left
 
@@ -206,25 +189,24 @@ class Peer:
         if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
             return None
         known = self._requests[template]
-        if known is None or known.fast_path is None or known.fast_path.size != size:
+        if known is None or known.fast_path is None or known.head is None or known.head.total_size != size:
             return None
         plane = self._plane
         if not known.generation == plane.generation == generation or plane.stopping:
             return None
         return known
 
-    def _compute_fast(self, known: _Known, arrived: Arrived, ends_ns: int) -> int:
+    def _compute_fast(self, known: _Known, arrived: Arrived, turn: Turn) -> int:
         """Compute requests on the fast path and answer them; those that it refuses take the regular path.
 
-        Returns the number of requests left at `ends_ns`.
+        Returns the number of requests left when the turn is over.
         """
         assert known.fast_path is not None
         _, numbers, tensors = arrived
         self._published_ns = came_ns = _clock()
-        self._run = known, numbers
-        done = known.fast_path.compute(tensors, came_ns, ends_ns, self._answer_fast)
+        done = known.fast_path.compute(tensors, came_ns, turn, partial(self._answer_fast, known, numbers))
         for index in range(done, len(numbers)):
-            if _clock() > ends_ns:
+            if turn.is_over(_clock()):
                 return len(numbers) - index
             self._start_request(
                 ReceivedFrame(_INFER, 0, numbers[index], NO_TEMPLATE, known.generation, b"", tensors[index]),
@@ -232,44 +214,39 @@ class Peer:
             )
         return 0
 
-    def _answer_fast(self, bound: BoundRows, first: int, count: int, now_ns: int) -> None:
+    def _answer_fast(
+        self,
+        known: _Known,
+        numbers: Sequence[int],
+        outputs: Sequence[memoryview],
+        first: int,
+        count: int,
+        now_ns: int,
+    ) -> None:
         """Send the responses to requests that were computed in one run."""
-        known, numbers = self._run
-        if known.bound is not bound:
-            self._learn_outputs(known, bound)
-        outputs, template = known.outputs, known.template
+        template = known.template or self._learn_outputs(known)
         plain = template.plain_in(self._responses, _RESPONSE, _FINAL, 0, known.output_size)
         if count == len(outputs) == 1 and plain is not None:  # the common case, without slicing
-            self.channel.post_plain(plain, numbers[first], bytes(outputs[0][0]))
+            self.channel.post_plain(plain, numbers[first], bytes(outputs[0]))
             count = 0
-        for index in range(count):
-            data = b"".join([each[index * size : (index + 1) * size] for each, size in outputs])
+        for index, parts in enumerate(split_outputs(outputs, count) if count else (), first):
             if plain is None:
-                head = (
-                    _RESPONSE,
-                    Flag.FINAL | Flag.DEFINES,
-                    numbers[first],
-                    template.define_in(self._responses),
-                    0,
-                )
-                self.channel.post(head, template.meta, (data,))
+                defined = template.define_in(self._responses)
+                head = _RESPONSE, Flag.FINAL | Flag.DEFINES, numbers[index], defined, 0
+                self.channel.post(head, template.meta, parts)
                 plain = template.plain_in(self._responses, _RESPONSE, _FINAL, 0, known.output_size)
             else:
-                self.channel.post_plain(plain, numbers[first + index], data)
+                self.channel.post_plain(plain, numbers[index], b"".join(parts))
         self._publish_late(now_ns, _PUBLISH_FAST_NS)
 
-    def _learn_outputs(self, known: _Known, bound: BoundRows) -> None:
-        fast = known.fast_path
-        assert fast is not None
-        outputs = fast.tensors(bound)
-        template = self._get_template(fast.head, outputs)
+    def _learn_outputs(self, known: _Known) -> FrameTemplate:
+        assert known.fast_path is not None
+        assert known.head is not None
+        outputs = known.fast_path.outputs()
+        template = self._get_template(known.head, outputs)
         assert template is not None
-        known.bound, known.template = bound, template
-        known.output_size = sum(len(tensor.data) for tensor in outputs)
-        known.outputs = [
-            (bound.output(wanted.spec).data, len(tensor.data))
-            for wanted, tensor in zip(fast.head.outputs, outputs, strict=True)
-        ]
+        known.template, known.output_size = template, sum(len(tensor.data) for tensor in outputs)
+        return template
 
     def _get_template(self, head: RequestHead, outputs: Sequence[Tensor]) -> FrameTemplate | None:
         """Return the template of responses with outputs of these shapes, None if their sizes may vary."""
@@ -432,15 +409,16 @@ class Peer:
         if decoded is None:
             tensors = wire.cut(frame.payload, known.sizes)
             if head is not None and known.generation == self._plane.generation:
-                buffers = tensors if head.shared is None else head.shared.again(head)
-                if buffers is not None:  # the regions are still registered
-                    return InferRequest(head, buffers, reply, exchange)
+                infer = head.repeat(tensors, reply, exchange)
+                if infer is not None:
+                    return infer
             decoded = known.request.request(tensors)
-        head = self._plane.bind(decoded)
+        bound = self._plane.bind(decoded)
+        head = bound.head
         reusable = head.shared is not None if decoded.shared_inputs else head.reusable
         if frame.template != NO_TEMPLATE and reusable:
-            known.learn(head, self._plane.generation)
-        return InferRequest(head, [tensor.data for tensor in decoded.inputs], reply, exchange)
+            known.learn(head, self._plane.generation, self._plane.fast_path(head))
+        return bound.request(reply, exchange)
 
     def _begin_trace(self, infer: InferRequest, start: wire.TraceStart) -> None:
         """Trace a request if it is sampled or its caller traces it."""

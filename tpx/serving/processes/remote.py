@@ -13,7 +13,9 @@ from tpx.protocol import messages
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.dataplane import RemoteAnswers, RemotePath, RemoteResponse, check_strings
+from tpx.serving.dataplane import check_strings
+from tpx.serving.deferred import NotLoaded, Tasks
+from tpx.serving.inference_plane import RemoteAnswers, RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
@@ -21,10 +23,9 @@ from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, Recei
 from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
-from tpx.serving.repository.coordinator import NotLoaded
-from tpx.serving.repository.memory import Tasks
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,
+    Bound,
     BoundOutput,
     InferRequest,
     InferResponse,
@@ -63,15 +64,6 @@ class RemoteModel:
         """Do nothing: the request's holder has notified the engine."""
 
 
-class _NotKnown(NotLoaded):
-    """Raised for a model that the engine must describe first."""
-
-    def __init__(self, plane: "RemotePlane", name: str, version: str) -> None:
-        NotReady.__init__(self, f"Request for unknown model: '{name}' is changing, ask again")
-        self.then = partial(plane.ask, name, version)
-        """Asks the engine for the model and goes on."""
-
-
 class _Holder:
     """Implements Holder: forwards the client's stalls and disconnection to the engine."""
 
@@ -104,8 +96,8 @@ class _Size:
 class _InSharedMemory:
     """Implements SharedTensors in a frontend: the engine reads the inputs of every request."""
 
-    def again(self, head: RequestHead) -> list[Buffer]:  # noqa: ARG002 (SharedTensors' signature)
-        return []
+    def rebind(self, head: RequestHead) -> Bound:
+        return Bound(head, [])
 
 
 class _RemoteOrigin:
@@ -366,15 +358,16 @@ class RemotePlane:
             self._drop_stale_models()
         model = self._models.get(key)
         if model is None:
-            raise _NotKnown(self, name, version)
+            what = f"Request for unknown model: '{name}' is changing, ask again"
+            raise NotLoaded(what, partial(self.ask, name, version))
         return model
 
     def signature(self, name: str, version: str) -> Signature:
         """Return the signature of a model. Raises NotLoaded if the engine must be asked first."""
         return self._get_model(name, version).signature
 
-    def bind(self, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request, validated as far as the frontend can.
+    def bind(self, request: DecodedRequest) -> Bound:
+        """Validate a request as far as a frontend can.
 
         Raises InvalidRequest, or NotLoaded if the engine must be asked first.
         """
@@ -385,7 +378,7 @@ class RemotePlane:
             check_strings(head, self.max_string_elements)
         if head.origin is None:
             head.origin = _RemoteOrigin(request, head)
-        return head
+        return Bound(head, [tensor.data for tensor in request.inputs])
 
     def _bind_shared(self, model: RemoteModel, request: DecodedRequest) -> RequestHead:
         """Return the head of a request with tensors in shared memory.

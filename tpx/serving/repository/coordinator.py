@@ -16,14 +16,16 @@ from functools import partial
 
 from tpx.errors import Cancelled, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
 from tpx.options import nearest
+from tpx.protocol.v2 import LoadParameter
 from tpx.serving.custom_metrics import CustomMetrics
-from tpx.serving.model_id import ModelId
+from tpx.serving.deferred import NotLoaded, Tasks
+from tpx.serving.model_id import ModelId, check_name
 from tpx.serving.repository import discovery
 from tpx.serving.repository.ensembles import Ensembles, plan_cascade
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
-from tpx.serving.repository.memory import ModelMemory, Permits, Retirement, Tasks, resident_bytes
+from tpx.serving.repository.memory import ModelMemory, Permits, Retirement, resident_bytes
 from tpx.serving.repository.table import AmbiguousName, ModelRepository
 
 log = logging.getLogger(__name__)
@@ -34,15 +36,6 @@ _LONGEST_PAUSE_NS = 60_000_000_000
 _MOST_FAILURES = 1000
 """Maximum number of failures remembered; bounded because names come from clients."""
 _MOST_WAITING = 10_000
-
-
-class NotLoaded(NotReady):
-    """Raised for a model that is not loaded yet: call `then` to load it and continue the request."""
-
-    def __init__(self, name: str, on_demand: "LoadOnDemand") -> None:
-        super().__init__(f"Request for unknown model: '{name}' is not loaded")
-        self.then = partial(on_demand.begin, name)
-        """Loads the model and goes on; see LoadOnDemand.begin."""
 
 
 @dataclass(eq=False)
@@ -66,7 +59,8 @@ class LoadOnDemand:
         error, _, until_ns = self.failures.get(name, (None, 0, 0))
         left_ns = until_ns - self._clock()
         if error is None or name in self._loads or left_ns <= 0:
-            raise NotLoaded(name, self)
+            what = f"Request for unknown model: '{name}' is not loaded"
+            raise NotLoaded(what, partial(self.begin, name))
         raise type(error)(
             f"{error.message.rstrip()} (it is tried again in {left_ns / 1e9:.1f} s)", code=error.code
         )
@@ -269,7 +263,7 @@ class Coordinator:
         """
         self.check_explicit()
         try:
-            discovery.check_name(name)
+            check_name(name)
             models = await self._find_models_to_load(name, override)
         except InvalidRequest as exc:
             log.error("failed to load '%s': %s", name, exc.message)
@@ -430,7 +424,7 @@ class ModelHost:
 
     async def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         self._coordinator.check_explicit()
-        parameters: dict[str, discovery.LoadParameter] = {"config": config} if config else {}
+        parameters: dict[str, LoadParameter] = {"config": config} if config else {}
         parameters.update(
             {path if path.startswith("file:") else f"file:{path}": data for path, data in files.items()}
         )

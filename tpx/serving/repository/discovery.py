@@ -19,6 +19,7 @@ from pathlib import Path
 from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.protocol import model_config
 from tpx.protocol.messages import ModelConfig
+from tpx.protocol.v2 import LoadParameter
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.layout import ModelSource, Repository, versions_in
 from tpx.serving.repository.options import ModelSpec
@@ -30,8 +31,6 @@ _NOT_A_MODELS_OWN = "__pycache__"
 _FILE = "file:"
 _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 12  # with names of maximum length still within the system's path limit
-
-LoadParameter = bool | int | str | bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,16 +407,6 @@ def plan_start(options: ModelSpec, found: Iterable[ModelId]) -> list[ModelId]:
     if len(startup) > 1:
         raise UsageError("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     return sorted(found)
-
-
-def check_name(name: str) -> None:
-    """Raise InvalidRequest for an empty name or one that could be used as a path."""
-    if not name.strip():
-        raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
-    if name.strip() == ".." or "/" in name:
-        raise InvalidRequest(
-            f"invalid model name '{name}', model name must not contain path traversal characters"
-        )
 
 
 def misplaced_configs(sources: Iterable[ModelSource]) -> list[str]:

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tpx.errors import Code, LoadError
+from tpx.serving.deferred import Tasks
 from tpx.serving.heap import give_memory_back
 from tpx.serving.instance import Instance
 from tpx.serving.model import ServedModel
@@ -39,33 +40,6 @@ _IDLE_WITHIN_S = 1.0
 """Time a load waits for busy models to become idle."""
 _CLOSED_WITHIN_S = 30.0
 _MOST_MEASURED = 10_000
-
-
-class Tasks:
-    """Owner of tasks on the running event loop. Tasks are never canceled: each runs to its end."""
-
-    def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
-        """Start a task and return it, for callers that wait. Failures are logged for callers that do not."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._finish_task)
-        return task
-
-    def _finish_task(self, task: "asyncio.Task[None]") -> None:
-        self._running.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task failed", exc_info=task.exception())
-
-    async def finish(self) -> None:
-        """Wait until no task is left, including tasks started meanwhile."""
-        while self._running:
-            await asyncio.wait(self._running)
 
 
 class Retirement:

@@ -10,7 +10,7 @@ from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Buffer, Tensor, aligned
 from tpx.protocol.v2 import HeldRegion, SharedMemoryRange
-from tpx.serving.request import InferRequest, InferResponse, RequestHead
+from tpx.serving.request import Bound, InferRequest, InferResponse, RequestHead
 from tpx.serving.shared_memory.cuda import HANDLE_BYTES
 from tpx.serving.shared_memory.system import FilledHoles, SystemRegionMemory
 
@@ -235,9 +235,9 @@ class SharedHead:
         memory: "SharedMemory",
         inputs: Sequence[SharedInput],
         outputs: Sequence[RegionPlacement],
-        fill: Callable[[RequestHead, Sequence[SharedInput]], None],
+        fill: Callable[[RequestHead, Sequence[SharedInput]], Sequence[SharedInput]],
     ) -> None:
-        """Create it; `fill` reads inputs, now or later."""
+        """Create it; `fill` reads inputs, and returns those that the instance must read."""
         self._memory = memory
         self._places = [each.place for each in inputs]
         self._size = sum(place.byte_size for place in self._places)
@@ -248,7 +248,7 @@ class SharedHead:
         """Regions of the inputs, then those of the outputs."""
         self._fill = fill
 
-    def again(self, head: RequestHead) -> list[Buffer] | None:
+    def rebind(self, head: RequestHead) -> Bound | None:
         if not self._memory.has_room(self._size):
             return None  # it waits when it is bound again
         regions: list[Registration] = []
@@ -262,9 +262,7 @@ class SharedHead:
             SharedInput(region, place, budget)
             for region, place in zip(regions, self._places, strict=False)  # the outputs' regions follow
         ]
-        self._fill(head, inputs)
-        head.regions = regions
-        return [each.memory for each in inputs]
+        return Bound(head, [each.memory for each in inputs], regions, self._fill(head, inputs))
 
 
 class SharedMemory:

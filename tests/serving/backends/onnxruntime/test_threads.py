@@ -58,7 +58,7 @@ def test_models_share_the_threads_of_the_process_if_they_are_told_to(tmp_path: P
 def test_threads_of_a_model_are_reported_where_all_models_share_theirs(tmp_path: Path) -> None:
     write_model(tmp_path, "net", config=parameters({"intra_op_thread_count": "2"}))
     words = ("enable-global-threadpool=1", "intra_op_thread_count=-1")
-    out = tpx("serve", "--model-repository", str(tmp_path), *(POOL + word for word in words), "--http-port=0")
+    out = tpx("serve", "--model-repository", str(tmp_path), *(POOL + word for word in words))
     assert out.returncode == 1
     assert "'intra_op_thread_count' of model 'net' has no effect" in out.stdout + out.stderr
     wrong = (

@@ -1,5 +1,6 @@
 """Inputs and outputs in shared memory, over both protocols."""
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from tests.serving.live import Channel, Live, floats, serving
 from tests.serving.onnx_files import doubling, write_model
 from tests.serving.shared_memory.segments import segment
 from tests.serving.transports import TRANSPORTS, Given, Transport, connected
-from tpx.protocol.tensors import decode_bytes, encode_bytes
+from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
+from tpx.protocol.v2 import DecodedRequest, SharedMemoryRange
+from tpx.serving.request import InferRequest, InferResponse
 
 
 def test_an_input_is_read_from_its_region(transport: Transport, region: Path) -> None:
@@ -31,6 +34,35 @@ def test_an_input_is_read_again_for_every_request(transport: Transport, region: 
     for number in range(5):
         region.write_bytes(floats([number, 1]).tobytes().ljust(8192, b"\0"))
         assert ask(transport, in_region()).values == {"y": [[2 * number, 2]]}
+
+
+def test_requests_that_share_a_head_are_bound_before_either_is_submitted(live: Live, region: Path) -> None:
+    """What belongs to one of them, its region and its buffers, is not in the head."""
+    done: Future[list[Any]] = Future()
+    answers: list[Any] = []
+    held: list[list[int]] = []
+
+    def keep(_: InferRequest, response: InferResponse) -> None:
+        answers.append(response.outputs[0].numpy().tolist())
+        if len(answers) == 2:
+            done.set_result(answers)
+
+    def bind_both() -> None:
+        plane = live.server.plane
+        tensor = Tensor("x", "FP32", (1, 2), b"")
+        decoded = DecodedRequest(model_name="double", inputs=[tensor])
+        decoded.shared_inputs = [(tensor, SharedMemoryRange(region="r", offset=8, byte_size=8))]
+        first = plane.bind(decoded)
+        second = first.head.repeat([], keep, None)
+        assert second is not None
+        bound = [first.request(keep, None), second]
+        held.append([len(each.regions) for each in bound])
+        for each in bound:
+            plane.infer(each)
+
+    live.loop.call_soon_threadsafe(bind_both)
+    assert done.result(20) == [[[4, 6]]] * 2
+    assert held == [[1, 1]]
 
 
 def test_an_output_goes_to_its_region_and_not_into_the_answer(transport: Transport, region: Path) -> None:

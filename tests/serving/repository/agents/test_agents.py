@@ -10,7 +10,7 @@ import pytest
 from tests.serving.repository.agents.journal import Journal, asks_for, journals
 from tests.serving.repository.controlled import Scene, controlled, play, times, write
 from tests.serving.repository.stores.s3 import ENVIRONMENT, storage
-from tpx.serving.repository.discovery import LoadParameter
+from tpx.protocol.v2 import LoadParameter
 from tpx.serving.repository.stores.places import StorePlace, place_of
 from tpx.serving.repository.stores.store import StoreRepository
 

@@ -285,7 +285,7 @@ class PythonInstance:
             self._restarting = None
 
     async def _wait_for_close(self, seconds: float) -> bool:
-        """Return whether the process becomes idle within `seconds`."""
+        """Wait `seconds`, or until the instance closes; return whether it does."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
         return self._closing.is_set()
