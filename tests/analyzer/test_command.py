@@ -105,7 +105,7 @@ def test_an_undecided_verdict_fails_where_a_conclusive_one_is_required(replay: R
 
 
 def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(variant=Variant(model="m", name="m_config_0", delta={"x": 1}), load=LoadPoint(value=8))
+    trial = Trial(variant=Variant(models=("m",), name="m_config_0", delta={"x": 1}), load=LoadPoint(value=8))
     started = TrialStarted(
         trial=trial, number=2, configurations_at_most=6, elapsed_ns=65_000_000_000, remaining_ns=None
     )
@@ -142,7 +142,7 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
 
 
 def test_a_quiet_run_tells_only_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(variant=Variant(model="m", name="m_config_0"), load=LoadPoint(value=1))
+    trial = Trial(variant=Variant(models=("m",), name="m_config_0"), load=LoadPoint(value=1))
     with SearchProgress(quiet=True, outlook=lambda search: f"outlook on {search.model}") as progress:
         progress.observe(
             TrialEnded(trial=trial, outcome=Measurement(variant="m", load=trial.load, throughput=1.0))

@@ -34,7 +34,6 @@ def write_run(
     texts: dict[str, str] | None = None,
     spread: float | None = None,
     model: str = "m",
-    final_rounds: int = 0,
 ) -> Path:
     """A run of two configurations, measured once for each rate; `spread` is a half width of intervals."""
     path = directory / "run.jsonl"
@@ -42,11 +41,9 @@ def write_run(
         journal.append(
             RunStarted(
                 schema=SCHEMA,
-                models=(model,),
+                models=((model,),),
                 goals=Goals(),
                 top=3,
-                tolerance_percent=10,
-                final_rounds=final_rounds,
                 settings={},
                 provenance=Provenance(command=(), started="", versions={}, host={}),
             )
@@ -55,7 +52,7 @@ def write_run(
             journal.append(
                 Configured(
                     configuration=Configuration(
-                        variant=Variant(model=model, name=name, delta={} if factor == 1 else {"x": 1}),
+                        variant=Variant(models=(model,), name=name, delta={} if factor == 1 else {"x": 1}),
                         text=(texts or {}).get(name, f"text of {name}"),
                         instance_group="1:CPU",
                         instances=1,
@@ -167,8 +164,8 @@ def test_only_what_both_runs_recommend_is_called_recommended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sure = write_run(tmp_path / "a")
-    # the gain of the best was not measured again, though final rounds were planned
-    unsure = write_run(tmp_path / "b", rates=(900.0,), final_rounds=5)
+    # the gain of the best was not measured again
+    unsure = write_run(tmp_path / "b", rates=(900.0,))
     assert main(["compare", str(sure), str(unsure), "--json", str(tmp_path / "out.json")]) == 7
     out = capsys.readouterr().out
     assert "m_config_0 (best)" in out

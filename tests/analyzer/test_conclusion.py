@@ -67,7 +67,7 @@ def variant(
 
     return VariantRun(
         configuration=Configuration(
-            variant=Variant(model="m", name=full, delta={} if name == "default" else {"x": name}),
+            variant=Variant(models=("m",), name=full, delta={} if name == "default" else {"x": name}),
             text="",
             instance_group=f"{instances}:CPU",
             instances=instances,
@@ -83,7 +83,7 @@ def variant(
 
 
 def verdict(*variants: VariantRun, goals: Goals | None = None) -> ModelVerdict:
-    return judge(ModelRun(model="m", variants=variants, decisions=()), goals or Goals())
+    return judge(ModelRun(models=("m",), variants=variants, decisions=()), goals or Goals())
 
 
 def test_a_gain_is_said_with_its_interval_and_by_the_repetitions() -> None:
@@ -203,7 +203,7 @@ def test_a_gain_that_may_be_none_is_undecided_with_its_interval_and_what_would_d
 @pytest.mark.parametrize("rounds", [[], [90]])
 def test_a_gain_that_no_two_final_rounds_have_seen_is_undecided(rounds: list[float]) -> None:
     variants = (variant("default", rounds, searched=100), variant("0", rounds, searched=186))
-    found = judge(ModelRun(model="m", variants=variants, decisions=()), Goals())
+    found = judge(ModelRun(models=("m",), variants=variants, decisions=()), Goals())
     assert (found.finding, found.recommended) == (Finding.UNDECIDED, "m_config_default")
     assert found.candidate is not None
     assert found.candidate.name == "m_config_0"
@@ -218,7 +218,7 @@ def test_a_gain_over_a_default_that_failed_its_final_rounds_is_undecided() -> No
         variant("0", [150, 151]),
         variant("1", [140, 141]),
     )
-    found = judge(ModelRun(model="m", variants=variants, decisions=()), Goals())
+    found = judge(ModelRun(models=("m",), variants=variants, decisions=()), Goals())
     assert found.finding is Finding.UNDECIDED
     assert "measured once, not again in final rounds" in found.sentence
 
@@ -399,7 +399,7 @@ def test_a_default_that_misses_a_constraint_only_perhaps_is_cautioned_about() ->
     kept = variant("0", [200, 201, 202], p99_ms=[5.0, 5.1, 5.2])
     for p99_ms, said in (([3.0, 20.0, 8.0], True), ([20.0, 20.1, 20.2], False)):
         run = ModelRun(
-            model="m", variants=(variant("default", [100, 101, 99], p99_ms=p99_ms), kept), decisions=()
+            models=("m",), variants=(variant("default", [100, 101, 99], p99_ms=p99_ms), kept), decisions=()
         )
         found = judge(run, goals)
         assert found.finding is Finding.DEFAULT_FAILS
@@ -497,7 +497,7 @@ def test_a_constraint_is_met_only_where_the_whole_interval_keeps_it(
 ) -> None:
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     (ranked,) = rank(
-        ModelRun(model="m", variants=(variant("0", [100, 101, 99], p99_ms=p99_ms),), decisions=()), goals
+        ModelRun(models=("m",), variants=(variant("0", [100, 101, 99], p99_ms=p99_ms),), decisions=()), goals
     )
     assert ranked.standing == standing
     assert ModelConstraint(constraint=goals.constraints[0]).standing(ranked.figures) == standing

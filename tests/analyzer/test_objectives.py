@@ -32,11 +32,11 @@ def measured(throughput: float, p99_ms: float = 10.0, variant: str = "m_config_0
 
 def model(*variants: tuple[str, list[Measurement]]) -> ModelRun:
     return ModelRun(
-        model="m",
+        models=("m",),
         variants=tuple(
             VariantRun(
                 configuration=Configuration(
-                    variant=Variant(model="m", name=name, delta={"x": name}),
+                    variant=Variant(models=("m",), name=name, delta={"x": name}),
                     text="",
                     instance_group="1:CPU",
                     instances=1,

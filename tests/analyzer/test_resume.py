@@ -25,16 +25,15 @@ from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial, Vari
 from tpx.analyzer.results.run import Run, RunRecords
 from tpx.errors import UsageError
 
-VARIANT = Variant(model="m", name="m_config_default")
+VARIANT = Variant(models=("m",), name="m_config_default")
 
 
 def started(**settings: object) -> RunStarted:
     return RunStarted(
         schema=SCHEMA,
-        models=("m",),
+        models=(("m",),),
         goals=Goals(),
         top=3,
-        tolerance_percent=10,
         settings=settings,
         provenance=Provenance(command=("tpx", "analyze"), started="", versions={}, host={}),
     )

@@ -54,7 +54,7 @@ def done_for(tmp_path: Path, *trials: tuple[str, int]) -> list[str]:
 
     async def run() -> None:
         for name, number in trials:
-            variant = Variant(model="m", name=name, delta={"max_batch_size": 2})
+            variant = Variant(models=("m",), name=name, delta={"max_batch_size": 2})
             trial = Trial(variant=variant, load=LoadPoint(value=1), round=number)
             await trial_runner.run(configure(variant, CONFIG), trial)
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from tpx.analyzer.results.goals import Constraint, Goals, Standing
-from tpx.analyzer.results.measurement import EnergyUse, Measurement, MemoryUse, Range
+from tpx.analyzer.results.measurement import EnergyUse, Measurement, MemoryUse, Models, Range
 from tpx.analyzer.results.pooled import Mean, interval_of, repeated
 from tpx.errors import UsageError
 from tpx.options import nearest
@@ -319,7 +319,7 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     they miss. Remeasured configurations rank above those that were not, except a better default: the best
     of many single measurements is biased upward.
     """
-    goals = goals.of(model.model)
+    goals = goals.of(*model.models)
     ranked = [_rank_points(variant, goals) for variant in model.measured]
     passing = [r for r in ranked if r.satisfies]
     failing = [r for r in ranked if not r.satisfies]
@@ -394,13 +394,12 @@ class ModelConstraint:
         return f"{whose}{in_words(self.constraint.tag)} {shown(measured, value)}, {share}% {side}"
 
 
-def limits_of(goals: Goals, model: str) -> tuple[ModelConstraint, ...]:
-    """Return the constraints of a model, or of each model in a group that is measured together (`a,b`)."""
-    names = model.split(",")
-    if len(names) == 1:
-        return tuple(ModelConstraint(constraint=c) for c in goals.of(model).constraints)
+def limits_of(goals: Goals, models: Models) -> tuple[ModelConstraint, ...]:
+    """Return the constraints of a model, or of each of several that are measured together."""
     return tuple(
-        ModelConstraint(constraint=c, model=name) for name in names for c in goals.of(name).constraints
+        ModelConstraint(constraint=c, model=name if len(models) > 1 else "")
+        for name in models
+        for c in goals.of(name).constraints
     )
 
 

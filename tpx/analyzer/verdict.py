@@ -93,7 +93,7 @@ class ModelVerdict:
     @property
     def limits(self) -> tuple[ModelConstraint, ...]:
         """Constraints as separate limits."""
-        return limits_of(self.goals, self.model)
+        return limits_of(self.goals, self.run.models)
 
     @property
     def gain(self) -> Contrast | None:
@@ -196,7 +196,7 @@ class ModelVerdict:
     def _describe_figures(self, ranked: RankedVariant) -> str:
         """Return the throughput, and a single model's other objectives."""
         parts = [f"{rounded(ranked.figures.throughput)} infer/s"]
-        for objective in self.goals.objectives if "," not in self.model else ():
+        for objective in self.goals.objectives if len(self.run.models) == 1 else ():
             measured = metric(objective.tag)
             value = measured.value(ranked.figures)
             if value is not None and measured.tag != "perf_throughput":
@@ -210,7 +210,7 @@ class ModelVerdict:
     def _describe_gain(self) -> str:
         """Return `a 67% gain (99% interval 64 to 70%, 2 rounds) over the default configuration`."""
         gained = round((self.gain_percent or 0.0) / 100, 4)
-        objectives = {name: self.goals.of(name).objectives for name in self.model.split(",")}
+        objectives = {name: self.goals.of(name).objectives for name in self.run.models}
         if {objective.tag for own in objectives.values() for objective in own} == {"perf_throughput"}:
             if gained > 1:
                 return f"{ratio(1 + gained)} the throughput{self._interval} of the default configuration"
@@ -310,7 +310,7 @@ LEFT_OUT_SHOWN = 3
 
 def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
     """Return the verdict on one model's search under the run's goals."""
-    goals = goals.of(model.model)
+    goals = goals.of(*model.models)
     ranking = rank(model, goals)
     if not ranking or model.unavailable:
         return ModelVerdict(run=model, goals=goals, finding=Finding.NOTHING)

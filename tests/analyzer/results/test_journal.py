@@ -38,10 +38,9 @@ from tpx.errors import MeasurementError, UsageError
 
 STARTED = RunStarted(
     schema=SCHEMA,
-    models=("m",),
+    models=(("m",),),
     goals=Goals(),
     top=3,
-    tolerance_percent=10.0,
     settings={"concurrency": [1, 2]},
     provenance=Provenance(command=("tpx",), started="2026-01-01T00:00:00+00:00", versions={}, host={}),
 )
@@ -119,7 +118,7 @@ def test_a_damaged_line_before_the_end_is_named(tmp_path: Path) -> None:
 def test_another_schema_is_refused_by_number(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     write(path, STARTED)
-    path.write_bytes(path.read_bytes().replace(b'"schema":1', b'"schema":99'))
+    path.write_bytes(path.read_bytes().replace(b'"schema":2', b'"schema":99'))
     with pytest.raises(MeasurementError, match="schema 99"):
         read_last_run(path)
 
@@ -192,7 +191,7 @@ def test_a_run_that_is_resumed_has_not_ended(tmp_path: Path) -> None:
 def configured(name: str) -> Configured:
     return Configured(
         configuration=Configuration(
-            variant=Variant(model="m", name=name, delta={}),
+            variant=Variant(models=("m",), name=name, delta={}),
             text="",
             instance_group="1:CPU",
             instances=1,

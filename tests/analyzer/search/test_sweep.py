@@ -8,7 +8,7 @@ from tpx.analyzer.search.history import History
 from tpx.analyzer.search.ranges import LoadSpace
 from tpx.analyzer.search.sweep import Swept, plateau_gain, sweep
 
-VARIANT = Variant(model="m", name="m_config_default")
+VARIANT = Variant(models=("m",), name="m_config_default")
 DOUBLING = tuple(2**i for i in range(11))
 
 

@@ -13,6 +13,7 @@ from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.page import build
 from tpx.analyzer.reports.recommendation import verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
+from tpx.analyzer.results.measurement import group_name
 from tpx.analyzer.verdict import Finding
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.document import Document, Note, Section, bullets, section
@@ -78,7 +79,7 @@ def markdown_text(view: ReportView, link: str = "") -> str:
     where = ", ".join(host[key] for key in ("Host", "Processor", "GPU") if host.get(key, "none") != "none")
     document = Document(
         product="analyze",
-        title=f"Model analysis: {', '.join(started.models)}",
+        title=f"Model analysis: {', '.join(map(group_name, started.models))}",
         subtitle=f"{where} \u00b7 {started.provenance.started}",
         notice="" if view.run.outcome == "complete" else "The run did not come to its end.",
         sections=tuple(part for model in view.models for part in _summarize_model(model)),

@@ -5,6 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 LoadKind = Literal["concurrency", "request_rate"]
+Models = tuple[str, ...]
+"""The models of one search: a single one, or several that are measured together."""
+
+
+def group_name(models: Models) -> str:
+    """Return the name of a search's models in tables and messages: `a`, or `a,b`."""
+    return ",".join(models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +59,22 @@ def together(loads: Sequence[LoadPoint]) -> LoadPoint:
 class Variant:
     """A model configuration as a change to the model's own; without a change it is the default."""
 
-    model: str
+    models: Models
     name: str
     delta: dict[str, Any] = field(default_factory=dict)
     """JSON of the ModelConfig fields that differ, merged into the default; null removes a field."""
     members: tuple["Variant", ...] = ()
-    """Variants of an ensemble's steps, or of models measured together (`model` is then `a,b`)."""
+    """Variants of an ensemble's steps, or of models measured together."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, or that of the group."""
+        return group_name(self.models)
+
+    @property
+    def is_group(self) -> bool:
+        """True if it stands for several models, and has no configuration of its own."""
+        return len(self.models) > 1
 
     @property
     def is_default(self) -> bool:
@@ -76,13 +93,15 @@ class Configuration:
     instances: int
     max_batch_size: int
     dynamic_batching: bool
+    decoupled: bool = False
+    """True if a request may have several responses, or none."""
     members: tuple["Configuration", ...] = ()
     """Configurations of the variant's members, in the same order."""
 
     @property
     def files(self) -> tuple["Configuration", ...]:
         """Configurations with a config.pbtxt: its own, unless it stands for several models, and members'."""
-        return self.members if "," in self.variant.model else (self, *self.members)
+        return self.members if self.variant.is_group else (self, *self.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ class LoadGenerator:
         """
         variant, parts = configuration.variant, (configuration, *configuration.members)
         # models that may send several responses, whose requests use streams
-        decoupled = {part.variant.model for part in parts if "decoupled: true" in part.text}
+        decoupled = {part.variant.model for part in parts if part.decoupled}
         plain = (
             s.target.protocol == "http" and s.service.service_kind == "triton" for s in self.sessions.values()
         )
