@@ -126,7 +126,7 @@ def simulate(setting: Setting, searches: int) -> Tally:
         goals = setting.goals
         if setting.limited:
             own = exact.measure(Variant(models=("m",), name="m_config_default"), LoadPoint(value=8))
-            limit_ms = 1.1 * (own.latency.p99_ns or 0) / 1e6
+            limit_ms = 1.1 * (own.p99_ns or 0) / 1e6
             goals = replace(
                 goals, constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=limit_ms),)
             )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.analyzer.measuring import make_measurement
 from tests.perf.servers import Behaviour, http_server
 from tpx import examples
 from tpx.analyzer.results.measurement import (
@@ -50,7 +51,7 @@ class Runner:
 
     async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         self.measured.append(self._name)
-        return Measurement(variant=self._name, load=load, throughput=1.0)
+        return make_measurement(variant=self._name, load=load, throughput=1.0)
 
     async def answers(self, model: str) -> Answers:
         self.asked += 1

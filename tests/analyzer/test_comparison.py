@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
@@ -18,10 +19,11 @@ from tpx.analyzer.results.journal import (
     RunStarted,
     read_last_run,
 )
-from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range, Variant
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Variant
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 from tpx.perf.options.measuring import Strictness
+from tpx.perf.statistics.intervals import Interval
 
 FACTOR = {"m_config_default": 1.0, "m_config_0": 1.5}
 RATES = (1000.0, 1010.0, 990.0, 1005.0)
@@ -66,15 +68,15 @@ def write_run(
                 journal.append(
                     Measured(
                         model=model,
-                        measurement=Measurement(
+                        measurement=make_measurement(
                             variant=name,
                             load=LoadPoint(value=4),
                             round=number,
                             throughput=value,
-                            latency=Latency(p99_ns=round(4e9 / value)),
+                            latency=make_latency(p99_ns=round(4e9 / value)),
                             throughput_range=None
                             if spread is None
-                            else Range(low=value * (1 - spread), high=value * (1 + spread)),
+                            else Interval(value=0.0, low=value * (1 - spread), high=value * (1 + spread)),
                         ),
                     )
                 )
@@ -197,7 +199,7 @@ def test_what_cannot_be_compared_is_status_two(
 def test_what_is_recommended_is_compared_and_not_what_ranks_first(replay: Callable[..., Run]) -> None:
     """A configuration with more instances that is better by less than can be told is not recommended."""
     table = [
-        Measurement(variant=f"alexnet_config_{name}", load=LoadPoint(value=1), throughput=throughput)
+        make_measurement(variant=f"alexnet_config_{name}", load=LoadPoint(value=1), throughput=throughput)
         for name, throughput in (("default", 100.0), ("0", 150.0), ("1", 151.0))
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=2)

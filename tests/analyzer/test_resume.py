@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import make_measurement
 from tests.analyzer.resumable import run
 from tpx.analyzer.options.file import check_same_run
 from tpx.analyzer.results.goals import Goals
@@ -42,7 +43,7 @@ def started(**settings: object) -> RunStarted:
 def measured(concurrency: int, round_: int = 0) -> Measured:
     return Measured(
         model="m",
-        measurement=Measurement(
+        measurement=make_measurement(
             variant=VARIANT.name,
             load=LoadPoint(value=concurrency),
             throughput=1.0,

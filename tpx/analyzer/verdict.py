@@ -233,8 +233,8 @@ class ModelVerdict:
         if best is None:
             return self.run.failure_reason
         text = f"at {best.figures.load}"
-        if best.figures.latency.p99_ns is not None:
-            text += f", p99 {latency(best.figures.latency.p99_ns)}"
+        if best.figures.p99_ns is not None:
+            text += f", p99 {latency(best.figures.p99_ns)}"
         text += "" if best.figures.stable else ", not stable"
         equal = equal_loads(best, self.default, self.goals) if self.default else ""
         if equal and best.satisfies:
@@ -371,7 +371,7 @@ def _describe_loads(best: RankedVariant, default: RankedVariant) -> str:
         return ""
     known = (load.kind, load.batch_size, len(load.members)) == (before.kind, before.batch_size, 0)
     text = f" at {load} instead of {f'{before.value:,}' if known else before}"
-    p99, p99_before = best.figures.latency.p99_ns, default.figures.latency.p99_ns
+    p99, p99_before = best.figures.p99_ns, default.figures.p99_ns
     price = change(p99 / p99_before - 1) if p99 and p99_before else "0%"
     return text if price == "0%" else f"{text}; p99 {price}"
 

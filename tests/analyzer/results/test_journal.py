@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
     SCHEMA,
@@ -25,9 +26,7 @@ from tpx.analyzer.results.journal import (
 from tpx.analyzer.results.measurement import (
     Configuration,
     GpuUse,
-    Latency,
     LoadPoint,
-    Measurement,
     MemoryUse,
     TrialFailure,
     Variant,
@@ -46,11 +45,11 @@ STARTED = RunStarted(
 )
 MEASURED = Measured(
     model="m",
-    measurement=Measurement(
+    measurement=make_measurement(
         variant="m_config_default",
         load=LoadPoint(value=4, batch_size=2),
         throughput=123.456,
-        latency=Latency(avg_ns=1, p99_ns=2),
+        latency=make_latency(avg_ns=1, p99_ns=2),
         stable=False,
         note="windows differ",
         memory=MemoryUse(rss_bytes=10, uss_bytes=5),
@@ -252,6 +251,7 @@ def test_the_latencies_of_earlier_releases_are_read(tmp_path: Path) -> None:
         )
     found = read_last_run(path)[-1]
     assert isinstance(found, Measured)
-    assert found.measurement.latency == Latency(avg_ns=5, p50_ns=4, p90_ns=6, p95_ns=7, p99_ns=8)
-    assert found.measurement.answers is not None
-    assert found.measurement.answers.first == Latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)
+    assert found.measurement.result.latency == make_latency(avg_ns=5, p50_ns=4, p90_ns=6, p95_ns=7, p99_ns=8)
+    streaming = found.measurement.result.streaming
+    assert streaming is not None
+    assert streaming.first_response == make_latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)

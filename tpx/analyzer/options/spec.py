@@ -287,11 +287,8 @@ def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
 
 def _find_settings(config: ProfileSpec, name: str) -> ModelToProfile:
     """Return the user's settings of a model, from whichever list names it."""
-    named = (
-        *config.models.profile_models,
-        *config.models.bls_composing_models,
-        *config.models.ensemble_composing_models,
-    )
+    models = config.models
+    named = (*models.profile_models, *models.bls_composing_models, *models.ensemble_composing_models)
     return next((model for model in named if model.name == name), ModelToProfile(name=name))
 
 

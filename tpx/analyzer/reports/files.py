@@ -93,7 +93,7 @@ def _summarize_model(view: ModelView) -> Iterator[Section]:
         table = configurations_grid("configurations", view)
         ranked = view.verdict.best or view.verdict.ranking[0]
         ordered = ranked.by_load
-        tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
+        tails = sparkline([m.p99_ns for m in ordered if m.p99_ns is not None])
         text = f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput "
         text += f"`{sparkline([m.throughput for m in ordered])}`" + (
             f" \u00b7 p99 `{tails}`" if tails else ""

@@ -8,8 +8,9 @@ from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, joules
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.goals import Standing
-from tpx.analyzer.results.measurement import Measurement, Range
+from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import repeated
+from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
@@ -35,7 +36,7 @@ class TableLine:
 Shown = TableField[TableLine]
 
 
-def figure(value: float | None, unit: str = "", interval: Range | None = None) -> Cell:
+def figure(value: float | None, unit: str = "", interval: Interval | None = None) -> Cell:
     """Return the cell of a figure with its interval as a note; None becomes a dash, which sorts last."""
     made = number(value, lambda known: in_unit(known, unit if unit == "ms" else ""))
     if value is None or interval is None or interval.high is None:

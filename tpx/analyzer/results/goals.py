@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.results.measurement import Range
 from tpx.errors import UsageError
+from tpx.perf.statistics.intervals import Interval
 
 Bound = Literal["min", "max"]
 Standing = Literal["met", "borderline", "missed"]
@@ -37,7 +37,7 @@ class Constraint:
             return False
         return value <= self.limit if self.bound == "max" else value >= self.limit
 
-    def standing(self, value: float | None, interval: Range | None) -> Standing:
+    def standing(self, value: float | None, interval: Interval | None) -> Standing:
         """Return whether a figure satisfies the limit; without an interval it counts as exact."""
         if value is None:
             return "missed"

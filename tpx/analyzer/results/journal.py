@@ -245,12 +245,13 @@ def read_last_run(path: Path) -> list[Record]:
 def _decode(line: bytes) -> Record:
     """Decode one record; one that today's form does not fit may be of an earlier tpx."""
     try:
-        return _decoder.decode(line)
+        record: Record = _decoder.decode(line)
     except msgspec.ValidationError as exc:
         try:
-            return msgspec.convert(upgraded(msgspec.json.decode(line)), Record)
+            record = msgspec.convert(upgraded(msgspec.json.decode(line)), Record)
         except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
             raise exc from None
+    return record
 
 
 def holds_run(path: Path) -> bool:

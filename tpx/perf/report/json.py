@@ -141,7 +141,9 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         else None,
         "warnings": list(result.warnings),
         "slo": [_encode_assessment(a) for a in result.slo],
-        "batches": None if estimates is None else batches_json(estimates.batches),
+        "batches": None
+        if estimates is None or estimates.batches is None
+        else batches_json(estimates.batches),
         "streaming": _encode_optional(_encode_streaming, result.streaming),
         "sequences": result.sequences,
         "sessions": _encode_optional(asdict, result.sessions),
