@@ -365,7 +365,7 @@ def test_nothing_of_what_there_should_be_little_is_best() -> None:
     ("p99_ms", "limit", "text"),
     [
         (10.02, 10.0, "10.0 ms, 0.200% over"),
-        (0.0044, 0.004, "4.40 us, 10% over"),
+        (0.0044, 0.004, "4.40 \u00b5s, 10% over"),
         (12.4, 10.0, "12.4 ms, 24% over"),
     ],
 )

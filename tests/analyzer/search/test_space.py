@@ -59,7 +59,7 @@ def test_threads_double_up_to_the_cores() -> None:
 
 def test_a_queue_delay_is_one_of_the_batcher_and_needs_batches() -> None:
     found = grid(Extras(queue_delays=(100, 500)))
-    delta = variant_with(found, max_batch_size="4", batching="on, delay 500 us").delta
+    delta = variant_with(found, max_batch_size="4", batching="on, delay 500 \u00b5s").delta
     assert delta["dynamic_batching"] == {"max_queue_delay_microseconds": 500}
     told = [found.describe(p) for p in found.points()]
     assert not any("max_batch_size 1," in text and "delay" in text for text in told)

@@ -83,4 +83,4 @@ def test_bars_are_labelled_as_tables_write_latencies_whatever_the_axis_counts() 
     ]
     drawn = lay_out("k", named, WIDE)
     assert drawn.x_title == "Mean latency (ms)"
-    assert [row.total for row in drawn.rows] == ["870 us", "1.26 ms"]
+    assert [row.total for row in drawn.rows] == ["870 \u00b5s", "1.26 ms"]

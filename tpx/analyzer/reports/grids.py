@@ -11,7 +11,7 @@ from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import repeated
 from tpx.perf.statistics.intervals import Interval
-from tpx.report.digits import change, change_range, in_unit, rounded
+from tpx.report.digits import MICROSECONDS, change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
 
@@ -41,7 +41,7 @@ def figure(value: float | None, unit: str = "", interval: Interval | None = None
     made = number(value, lambda known: in_unit(known, unit if unit == "ms" else ""))
     if value is None or interval is None or interval.high is None:
         return made
-    scale = 1000 if made.text.endswith(" us") else 1
+    scale = 1000 if made.text.endswith(MICROSECONDS) else 1
     half = (interval.high - interval.low) / 2
     low, high, reach = (
         rounded(bound * scale, like=value * scale) for bound in (interval.low, interval.high, half)

@@ -22,6 +22,7 @@ from tpx.perf.results import (
 from tpx.perf.statistics.summaries import LatencySummary
 from tpx.processors import processor_name
 from tpx.report import files
+from tpx.report.digits import MICROSECONDS
 
 SCHEMA = 1
 T = TypeVar("T")
@@ -202,7 +203,7 @@ def _encode_server(server: ServerBreakdown) -> Json:
 def _encode_assessment(assessment: Assessment) -> Json:
     return {
         "expr": assessment.objective.text,
-        "value": assessment.objective.show(assessment.value),
+        "value": assessment.objective.show(assessment.value).replace(MICROSECONDS, "us"),
         "measured": assessment.value,
         "ok": assessment.met,
         "outcome": assessment.outcome.value,

@@ -9,7 +9,7 @@ from tpx.perf.report.model import level_name
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.statistics.summaries import quantiles
 from tpx.report.chart import STYLES, Axis, Chart, Dot, Line, Mark, Scale, format_mark, linear_scale
-from tpx.report.digits import in_unit, latency, rounded
+from tpx.report.digits import MICROSECONDS, in_unit, latency, rounded
 from tpx.report.document import Picture
 from tpx.report.html import legend_entry, render_svg
 from tpx.report.layout import Tick
@@ -285,7 +285,7 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
     """Lay the bars out, in microseconds below a millisecond, else in milliseconds."""
     known = [(name, parts) for name, parts in named if parts]
     totals = [sum(part.duration_ns for part in parts) for _, parts in known]
-    unit, unit_ns = ("us", 1e3) if max(totals, default=0) < 1e6 else ("ms", 1e6)
+    unit, unit_ns = (MICROSECONDS, 1e3) if max(totals, default=0) < 1e6 else ("ms", 1e6)
     scale = linear_scale([total / unit_ns for total in totals])
 
     def x(duration_ns: float) -> float:
