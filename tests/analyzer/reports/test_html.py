@@ -175,7 +175,12 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "note"),
-    [(90.0, 110.0, "\u00b1 10"), (0.0, 260.0, "0 to 260"), (99.99, 100.01, "")],
+    [
+        (90.0, 110.0, "\u00b1 10"),
+        (80.0, 160.0, "80 to 160"),
+        (0.0, 260.0, "\u00b1 over 50%"),
+        (99.99, 100.01, ""),
+    ],
 )
 def test_an_interval_is_told_by_its_ends_where_the_value_is_not_in_its_middle(
     low: float, high: float, note: str

@@ -11,7 +11,7 @@ from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import repeated
 from tpx.perf.statistics.intervals import Interval
-from tpx.report.digits import MICROSECONDS, change, change_range, in_unit, rounded
+from tpx.report.digits import LARGEST_PERCENT, MICROSECONDS, change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
 
@@ -48,6 +48,8 @@ def figure(value: float | None, unit: str = "", interval: Interval | None = None
     )
     lopsided = abs((interval.high + interval.low) / 2 - value) > half * LOPSIDED
     note = f"{low} to {high}" if lopsided else f"\u00b1 {reach}"
+    if half > value * LARGEST_PERCENT:
+        note = f"\u00b1 over {LARGEST_PERCENT:.0%}"
     shown_unit = made.text.partition(" ")[2]
     title = f"95% confidence: {low} to {high} {shown_unit}".rstrip()
     return replace(made, note=note if low != high else "", title=title)
