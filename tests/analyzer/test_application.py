@@ -32,7 +32,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def variant(**delta: Any) -> Configuration:
-    return configure(Variant(model="net", name="net_config_3", delta=delta), DEFAULT)
+    return configure(Variant(models=("net",), name="net_config_3", delta=delta), DEFAULT)
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,10 @@ def with_members(delta: dict[str, Any]) -> Configuration:
     """A variant of `calls`, with this change of its own, over variants of `net` and `other`."""
     default = {"backend": "x"}
     members = tuple(
-        Variant(model=name, name=f"{name}_config_0", delta={"max_batch_size": 2}) for name in ("net", "other")
+        Variant(models=(name,), name=f"{name}_config_0", delta={"max_batch_size": 2})
+        for name in ("net", "other")
     )
-    variant_ = Variant(model="calls", name="calls_config_0", delta=delta, members=members)
+    variant_ = Variant(models=("calls",), name="calls_config_0", delta=delta, members=members)
     return configure(variant_, default, {"net": default, "other": default})
 
 

@@ -152,7 +152,7 @@ def test_a_run_that_recommends_nothing_has_nothing_to_apply(
 
 def test_what_is_not_certain_is_applied_by_name_only(replay: Replay) -> None:
     wild = (variant("default", [100, 101, 99]), variant("0", [200, 90, 130], memory_mb=100))
-    run = replace(replay(), models=(ModelRun(model="m", variants=wild, decisions=()),))
+    run = replace(replay(), models=(ModelRun(models=("m",), variants=wild, decisions=()),))
     with pytest.raises(UsageError, match=r"the run is undecided: .*tpx analyze apply m_config_0"):
         choose(run, ApplyConfig())
     assert choose(run, ApplyConfig(configuration="m_config_0")) == wild[1].configuration

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import changed, make_latency, make_measurement
 from tpx.analyzer.options.measuring import Gate
 from tpx.analyzer.profile import Remark, TrialEnded, TrialStarted
 from tpx.analyzer.reports.view import ReportView
-from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Trial, TrialFailure, Variant
+from tpx.analyzer.results.measurement import LoadPoint, Trial, TrialFailure, Variant
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze import SearchProgress, exit_status, main, print_results
@@ -105,15 +106,15 @@ def test_an_undecided_verdict_fails_where_a_conclusive_one_is_required(replay: R
 
 
 def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(variant=Variant(model="m", name="m_config_0", delta={"x": 1}), load=LoadPoint(value=8))
+    trial = Trial(variant=Variant(models=("m",), name="m_config_0", delta={"x": 1}), load=LoadPoint(value=8))
     started = TrialStarted(
         trial=trial, number=2, configurations_at_most=6, elapsed_ns=65_000_000_000, remaining_ns=None
     )
-    measured = Measurement(
+    measured = make_measurement(
         variant="m_config_0",
         load=trial.load,
         throughput=1001.77,
-        latency=Latency(p99_ns=8_274_000),
+        latency=make_latency(p99_ns=8_274_000),
         stable=False,
     )
     failed = TrialFailure(variant="m_config_0", load=trial.load, reason="the server [died]")
@@ -123,11 +124,11 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
             TrialEnded(trial=trial, outcome=measured),
             TrialEnded(trial=trial, outcome=failed),
             replace(started, trial=replace(trial, round=3)),
-            TrialEnded(trial=trial, outcome=replace(measured, stable=True)),
+            TrialEnded(trial=trial, outcome=changed(measured, stable=True)),
             replace(started, model_number=1, models=2),
-            TrialEnded(trial=trial, outcome=replace(measured, stable=True)),
+            TrialEnded(trial=trial, outcome=changed(measured, stable=True)),
             replace(started, trial=replace(trial, round=3), model_number=2, models=2),
-            TrialEnded(trial=trial, outcome=replace(measured, stable=True)),
+            TrialEnded(trial=trial, outcome=changed(measured, stable=True)),
             Remark(text="no GPU"),
         ):
             progress.observe(event)
@@ -142,10 +143,10 @@ def test_progress_tells_every_measurement_and_every_failure(capsys: pytest.Captu
 
 
 def test_a_quiet_run_tells_only_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    trial = Trial(variant=Variant(model="m", name="m_config_0"), load=LoadPoint(value=1))
+    trial = Trial(variant=Variant(models=("m",), name="m_config_0"), load=LoadPoint(value=1))
     with SearchProgress(quiet=True, outlook=lambda search: f"outlook on {search.model}") as progress:
         progress.observe(
-            TrialEnded(trial=trial, outcome=Measurement(variant="m", load=trial.load, throughput=1.0))
+            TrialEnded(trial=trial, outcome=make_measurement(variant="m", load=trial.load, throughput=1.0))
         )
         progress.observe(
             TrialEnded(trial=trial, outcome=TrialFailure(variant="m", load=trial.load, reason="broken"))

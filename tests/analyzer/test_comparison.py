@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tpx.analyzer.comparison import compare_runs
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
@@ -18,10 +19,11 @@ from tpx.analyzer.results.journal import (
     RunStarted,
     read_last_run,
 )
-from tpx.analyzer.results.measurement import Configuration, Latency, LoadPoint, Measurement, Range, Variant
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Variant
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 from tpx.perf.options.measuring import Strictness
+from tpx.perf.statistics.intervals import Interval
 
 FACTOR = {"m_config_default": 1.0, "m_config_0": 1.5}
 RATES = (1000.0, 1010.0, 990.0, 1005.0)
@@ -34,7 +36,6 @@ def write_run(
     texts: dict[str, str] | None = None,
     spread: float | None = None,
     model: str = "m",
-    final_rounds: int = 0,
 ) -> Path:
     """A run of two configurations, measured once for each rate; `spread` is a half width of intervals."""
     path = directory / "run.jsonl"
@@ -42,11 +43,9 @@ def write_run(
         journal.append(
             RunStarted(
                 schema=SCHEMA,
-                models=(model,),
+                models=((model,),),
                 goals=Goals(),
                 top=3,
-                tolerance_percent=10,
-                final_rounds=final_rounds,
                 settings={},
                 provenance=Provenance(command=(), started="", versions={}, host={}),
             )
@@ -55,7 +54,7 @@ def write_run(
             journal.append(
                 Configured(
                     configuration=Configuration(
-                        variant=Variant(model=model, name=name, delta={} if factor == 1 else {"x": 1}),
+                        variant=Variant(models=(model,), name=name, delta={} if factor == 1 else {"x": 1}),
                         text=(texts or {}).get(name, f"text of {name}"),
                         instance_group="1:CPU",
                         instances=1,
@@ -69,15 +68,15 @@ def write_run(
                 journal.append(
                     Measured(
                         model=model,
-                        measurement=Measurement(
+                        measurement=make_measurement(
                             variant=name,
                             load=LoadPoint(value=4),
                             round=number,
                             throughput=value,
-                            latency=Latency(p99_ns=round(4e9 / value)),
+                            latency=make_latency(p99_ns=round(4e9 / value)),
                             throughput_range=None
                             if spread is None
-                            else Range(low=value * (1 - spread), high=value * (1 + spread)),
+                            else Interval(value=0.0, low=value * (1 - spread), high=value * (1 + spread)),
                         ),
                     )
                 )
@@ -167,8 +166,8 @@ def test_only_what_both_runs_recommend_is_called_recommended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sure = write_run(tmp_path / "a")
-    # the gain of the best was not measured again, though final rounds were planned
-    unsure = write_run(tmp_path / "b", rates=(900.0,), final_rounds=5)
+    # the gain of the best was not measured again
+    unsure = write_run(tmp_path / "b", rates=(900.0,))
     assert main(["compare", str(sure), str(unsure), "--json", str(tmp_path / "out.json")]) == 7
     out = capsys.readouterr().out
     assert "m_config_0 (best)" in out
@@ -200,7 +199,7 @@ def test_what_cannot_be_compared_is_status_two(
 def test_what_is_recommended_is_compared_and_not_what_ranks_first(replay: Callable[..., Run]) -> None:
     """A configuration with more instances that is better by less than can be told is not recommended."""
     table = [
-        Measurement(variant=f"alexnet_config_{name}", load=LoadPoint(value=1), throughput=throughput)
+        make_measurement(variant=f"alexnet_config_{name}", load=LoadPoint(value=1), throughput=throughput)
         for name, throughput in (("default", 100.0), ("0", 150.0), ("1", 151.0))
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=2)

@@ -7,6 +7,7 @@ from statistics import fmean
 
 import pytest
 
+from tests.analyzer.measuring import changed, make_latency, make_measurement, make_streaming, make_window
 from tpx.analyzer.objectives import ModelConstraint, joules_per_inference, rank, score
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.results.measurement import (
@@ -14,20 +15,16 @@ from tpx.analyzer.results.measurement import (
     EnergyUse,
     GpuUse,
     HostUse,
-    Latency,
-    LatencyBreakdown,
     LoadPoint,
     Measurement,
     MemoryUse,
-    Range,
-    ResponseFigures,
     TrialFailure,
     Variant,
-    WindowFigures,
 )
 from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.analyzer.verdict import Finding, ModelVerdict, article, judge
+from tpx.perf.statistics.intervals import Interval
 
 QUIET = HostUse(load_average=0.5, cores=8, steal_percent=0.0, other_percent=1.0)
 BUSY = HostUse(load_average=22.0, cores=8, steal_percent=0.0, other_percent=60.0)
@@ -49,17 +46,17 @@ def variant(
     latencies = p99_ms or [10.0] * len(rounds)
 
     def measured(throughput: float, p99: float, number: int) -> Measurement:
-        return Measurement(
+        return make_measurement(
             variant=full,
             load=LoadPoint(value=8),
             throughput=throughput,
-            latency=Latency(p99_ns=round(p99 * 1e6)),
+            latency=make_latency(p99_ns=round(p99 * 1e6)),
             round=number,
             memory=MemoryUse(rss_bytes=memory_mb * 1_000_000),
             host=host,
             cost_ns=4_000_000_000,
             windows=tuple(
-                WindowFigures(throughput=throughput * share, latency=Latency(p99_ns=round(p99 * 1e6)))
+                make_window(throughput=throughput * share, latency=make_latency(p99_ns=round(p99 * 1e6)))
                 for share in (0.999, 1.0, 1.001)
                 if number
             ),
@@ -67,7 +64,7 @@ def variant(
 
     return VariantRun(
         configuration=Configuration(
-            variant=Variant(model="m", name=full, delta={} if name == "default" else {"x": name}),
+            variant=Variant(models=("m",), name=full, delta={} if name == "default" else {"x": name}),
             text="",
             instance_group=f"{instances}:CPU",
             instances=instances,
@@ -83,7 +80,7 @@ def variant(
 
 
 def verdict(*variants: VariantRun, goals: Goals | None = None) -> ModelVerdict:
-    return judge(ModelRun(model="m", variants=variants, decisions=()), goals or Goals())
+    return judge(ModelRun(models=("m",), variants=variants, decisions=()), goals or Goals())
 
 
 def test_a_gain_is_said_with_its_interval_and_by_the_repetitions() -> None:
@@ -203,7 +200,7 @@ def test_a_gain_that_may_be_none_is_undecided_with_its_interval_and_what_would_d
 @pytest.mark.parametrize("rounds", [[], [90]])
 def test_a_gain_that_no_two_final_rounds_have_seen_is_undecided(rounds: list[float]) -> None:
     variants = (variant("default", rounds, searched=100), variant("0", rounds, searched=186))
-    found = judge(ModelRun(model="m", variants=variants, decisions=()), Goals())
+    found = judge(ModelRun(models=("m",), variants=variants, decisions=()), Goals())
     assert (found.finding, found.recommended) == (Finding.UNDECIDED, "m_config_default")
     assert found.candidate is not None
     assert found.candidate.name == "m_config_0"
@@ -218,7 +215,7 @@ def test_a_gain_over_a_default_that_failed_its_final_rounds_is_undecided() -> No
         variant("0", [150, 151]),
         variant("1", [140, 141]),
     )
-    found = judge(ModelRun(model="m", variants=variants, decisions=()), Goals())
+    found = judge(ModelRun(models=("m",), variants=variants, decisions=()), Goals())
     assert found.finding is Finding.UNDECIDED
     assert "measured once, not again in final rounds" in found.sentence
 
@@ -323,30 +320,32 @@ def test_a_gain_is_one_of_what_is_asked_for_wherever_it_is_told() -> None:
 
 def test_repetitions_are_pooled_in_everything_they_measure() -> None:
     def measured(scale: int) -> Measurement:
-        spread = Latency(min_ns=scale, max_ns=scale, avg_ns=scale, p99_ns=scale)
-        return Measurement(
+        spread = make_latency(min_ns=scale, max_ns=scale, avg_ns=scale, p99_ns=scale)
+        return make_measurement(
             variant="m_config_0",
             load=LoadPoint(value=1),
             throughput=100,
-            answers=ResponseFigures(first=spread, between=None, throughput=scale),
-            breakdown=LatencyBreakdown(queue_ns=scale),
+            answers=make_streaming(first=spread, between=None, per_s=scale),
+            breakdown={"queue_ns": scale},
             memory=MemoryUse(rss_bytes=scale),
             gpus=(GpuUse(uuid="g", used_bytes=scale, total_bytes=90, power_w=scale),),
             energy=EnergyUse(duration_ns=10**9, cpu_j=scale),
             cpu_percent=scale,
-            throughput_range=Range(low=1, high=2),
+            throughput_range=Interval(value=0.0, low=1, high=2),
         )
 
     found = pooled([measured(30), measured(90), measured(60)])
-    assert found.answers is not None
-    assert (found.answers.first.p99_ns, found.answers.throughput) == (60, 60)
-    assert (found.breakdown.queue_ns, found.cpu_percent) == (60, 60)
+    streaming, server = found.result.streaming, found.result.server
+    assert streaming is not None
+    assert (streaming.first_response.at(99.0), streaming.responses_per_s) == (60, 60)
+    assert server is not None
+    assert (server.mean_ns("queue"), found.cpu_percent) == (60, 60)
     assert found.memory == MemoryUse(rss_bytes=90)
     assert found.gpus == (GpuUse(uuid="g", used_bytes=90, total_bytes=90, power_w=60),)
     assert joules_per_inference(found) == pytest.approx(0.6)
     # that three agree exactly is chance: measurements of the same thing differ by some percent
-    assert found.throughput_range is not None
-    assert found.throughput_range.low == pytest.approx(94, abs=1)
+    assert found.result.estimates is not None
+    assert found.result.estimates.throughput.low == pytest.approx(94, abs=1)
     assert found.windows == ()
 
 
@@ -354,9 +353,9 @@ def test_nothing_of_what_there_should_be_little_is_best() -> None:
     goals = Goals(objectives=(WeightedObjective(tag="perf_server_queue"),))
 
     def queued(queue_ns: int | None) -> float:
-        breakdown = LatencyBreakdown(queue_ns=queue_ns)
+        breakdown = {} if queue_ns is None else {"queue_ns": queue_ns}
         return score(
-            Measurement(variant="x", load=LoadPoint(value=1), throughput=1, breakdown=breakdown), goals
+            make_measurement(variant="x", load=LoadPoint(value=1), throughput=1, breakdown=breakdown), goals
         )
 
     assert queued(0) == queued(900) > queued(2000) > queued(None)
@@ -366,16 +365,16 @@ def test_nothing_of_what_there_should_be_little_is_best() -> None:
     ("p99_ms", "limit", "text"),
     [
         (10.02, 10.0, "10.0 ms, 0.200% over"),
-        (0.0044, 0.004, "4.40 us, 10% over"),
+        (0.0044, 0.004, "4.40 \u00b5s, 10% over"),
         (12.4, 10.0, "12.4 ms, 24% over"),
     ],
 )
 def test_a_miss_is_told_with_as_many_digits_as_it_takes(p99_ms: float, limit: float, text: str) -> None:
     asked = ModelConstraint(constraint=Constraint(tag="perf_latency_p99", bound="max", limit=limit))
-    latency = Latency(p99_ns=round(p99_ms * 1e6))
-    assert asked.miss(Measurement(variant="x", load=LoadPoint(value=1), throughput=1, latency=latency)) == (
-        f"p99 latency {text}"
-    )
+    latency = make_latency(p99_ns=round(p99_ms * 1e6))
+    assert asked.miss(
+        make_measurement(variant="x", load=LoadPoint(value=1), throughput=1, latency=latency)
+    ) == (f"p99 latency {text}")
 
 
 def test_goals_of_other_models_are_no_goals_of_this_one() -> None:
@@ -399,7 +398,7 @@ def test_a_default_that_misses_a_constraint_only_perhaps_is_cautioned_about() ->
     kept = variant("0", [200, 201, 202], p99_ms=[5.0, 5.1, 5.2])
     for p99_ms, said in (([3.0, 20.0, 8.0], True), ([20.0, 20.1, 20.2], False)):
         run = ModelRun(
-            model="m", variants=(variant("default", [100, 101, 99], p99_ms=p99_ms), kept), decisions=()
+            models=("m",), variants=(variant("default", [100, 101, 99], p99_ms=p99_ms), kept), decisions=()
         )
         found = judge(run, goals)
         assert found.finding is Finding.DEFAULT_FAILS
@@ -418,7 +417,8 @@ def at_load(run: VariantRun, load: int, others: Mapping[int, float]) -> VariantR
     best = LoadPoint(value=load)
     searched = [replace(run.measurements[0], load=best)]
     searched += [
-        replace(run.measurements[0], load=LoadPoint(value=at), throughput=t) for at, t in others.items()
+        changed(replace(run.measurements[0], load=LoadPoint(value=at)), throughput_infer_per_s=t)
+        for at, t in others.items()
     ]
     repetitions = tuple(replace(m, load=best) for m in run.repetitions)
     return replace(run, measurements=tuple(searched), repetitions=repetitions)
@@ -438,7 +438,7 @@ def test_a_default_that_misses_a_limit_at_one_load_counts_where_it_keeps_it() ->
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     default = at_load(variant("default", [150, 151, 149], p99_ms=[3.0, 20.0, 20.0]), 4, {2: 110.0})
     (searched, other) = default.measurements
-    kept = replace(other, latency=Latency(p99_ns=5_000_000))
+    kept = changed(other, latency=make_latency(p99_ns=5_000_000))
     default = replace(default, measurements=(searched, kept))
     found = verdict(default, variant("0", [70, 71, 72], p99_ms=[5.0, 5.1, 5.2]), goals=goals)
     assert found.default is not None
@@ -469,7 +469,7 @@ def test_articles_are_those_of_the_number_as_it_is_read(share: str, text: str) -
 def test_a_badge_over_unstable_or_borderline_figures_is_not_green() -> None:
     default, better = variant("default", [100, 101, 99]), variant("0", [160, 161, 159])
     assert verdict(default, better).tone == "good"
-    shaky = tuple(replace(m, stable=False) for m in better.repetitions)
+    shaky = tuple(changed(m, stable=False) for m in better.repetitions)
     assert verdict(default, replace(better, repetitions=shaky)).tone == "warn"
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     edge = variant("0", [160, 161, 159], p99_ms=[9.0, 10.5, 9.6])
@@ -497,7 +497,7 @@ def test_a_constraint_is_met_only_where_the_whole_interval_keeps_it(
 ) -> None:
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     (ranked,) = rank(
-        ModelRun(model="m", variants=(variant("0", [100, 101, 99], p99_ms=p99_ms),), decisions=()), goals
+        ModelRun(models=("m",), variants=(variant("0", [100, 101, 99], p99_ms=p99_ms),), decisions=()), goals
     )
     assert ranked.standing == standing
     assert ModelConstraint(constraint=goals.constraints[0]).standing(ranked.figures) == standing

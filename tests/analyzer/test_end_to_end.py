@@ -92,7 +92,7 @@ def test_a_whole_run_leaves_tables_report_and_configurations_and_no_server(
     run = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))
     assert run.server_only is not None
     assert all(
-        m.latency.p99_ns and m.breakdown.compute_infer_ns
+        m.p99_ns and m.result.server and m.result.server.compute_infer_ns
         for v in run.models[0].variants
         for m in v.measurements
     )

@@ -2,25 +2,27 @@
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement, make_streaming
 from tpx.analyzer.objectives import joules_per_inference, metric
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import language_model, language_warnings
 from tpx.analyzer.reports.view import Prices
-from tpx.analyzer.results.measurement import EnergyUse, Latency, LoadPoint, Measurement, ResponseFigures
+from tpx.analyzer.results.measurement import EnergyUse, LoadPoint
 from tpx.errors import UsageError
 from tpx.options import build
+from tpx.perf.statistics.summaries import LatencySummary
 
 
-def spread(first_ns: int) -> Latency:
-    return Latency(min_ns=first_ns, max_ns=9 * first_ns, avg_ns=5 * first_ns, p99_ns=8 * first_ns)
+def spread(first_ns: int) -> LatencySummary:
+    return make_latency(min_ns=first_ns, max_ns=9 * first_ns, avg_ns=5 * first_ns, p99_ns=8 * first_ns)
 
 
-MEASURED = Measurement(
+MEASURED = make_measurement(
     variant="llm_config_default",
     load=LoadPoint(value=1),
     throughput=20.0,
-    answers=ResponseFigures(first=spread(1_000_000), between=spread(100_000), throughput=640.0),
+    answers=make_streaming(first=spread(1_000_000), between=spread(100_000), per_s=640.0),
     energy=EnergyUse(duration_ns=2_000_000_000, gpu_j=300.0, cpu_j=100.0),
 )
 
@@ -32,7 +34,7 @@ def test_tokens_have_model_analyzers_metrics() -> None:
     assert values == {"time_to_first_token_p99": 8.0, "inter_token_latency_min": 0.1}
     assert metric("output_token_throughput").value(MEASURED) == 640.0
     assert metric("time_to_first_token_p25").value(MEASURED) is None
-    plain = Measurement(variant="m", load=LoadPoint(value=1), throughput=1.0)
+    plain = make_measurement(variant="m", load=LoadPoint(value=1), throughput=1.0)
     assert metric("inter_token_latency_avg").value(plain) is None
 
 

@@ -117,12 +117,11 @@ def test_a_model_with_several_answers_is_timed_answer_by_answer(models: Path, tm
     words = ("--profile-models=repeats", "-c=1", "--run-config-search-disable")
     model = profile(models, tmp_path, *words)
     (measurement,) = model.measured[0].measurements
-    answers = measurement.answers
+    answers = measurement.result.streaming
     assert answers is not None
-    assert answers.between is not None
-    assert answers.throughput == pytest.approx(3 * measurement.throughput, rel=0.1)
-    first_ns, last_ns = answers.first.avg_ns, measurement.latency.avg_ns
-    assert first_ns is not None
+    assert answers.inter_response is not None
+    assert answers.responses_per_s == pytest.approx(3 * measurement.throughput, rel=0.1)
+    first_ns, last_ns = answers.first_response.mean_ns, measurement.mean_ns
     assert last_ns is not None
     assert first_ns < last_ns
 

@@ -6,37 +6,30 @@ from itertools import permutations
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tpx.analyzer.objectives import METRICS, failure_percent, metric, rank, satisfies, score
 from tpx.analyzer.results.goals import Constraint, Goals, WeightedObjective
-from tpx.analyzer.results.measurement import (
-    Configuration,
-    GpuUse,
-    Latency,
-    LoadPoint,
-    Measurement,
-    MemoryUse,
-    Variant,
-)
+from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement, MemoryUse, Variant
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.errors import UsageError
 
 
 def measured(throughput: float, p99_ms: float = 10.0, variant: str = "m_config_0") -> Measurement:
-    return Measurement(
+    return make_measurement(
         variant=variant,
         load=LoadPoint(value=1),
         throughput=throughput,
-        latency=Latency(p99_ns=round(p99_ms * 1e6)),
+        latency=make_latency(p99_ns=round(p99_ms * 1e6)),
     )
 
 
 def model(*variants: tuple[str, list[Measurement]]) -> ModelRun:
     return ModelRun(
-        model="m",
+        models=("m",),
         variants=tuple(
             VariantRun(
                 configuration=Configuration(
-                    variant=Variant(model="m", name=name, delta={"x": name}),
+                    variant=Variant(models=("m",), name=name, delta={"x": name}),
                     text="",
                     instance_group="1:CPU",
                     instances=1,
@@ -92,7 +85,7 @@ def test_a_bound_that_is_met_exactly_passes() -> None:
 
 
 def test_a_figure_that_was_not_measured_satisfies_nothing() -> None:
-    bare = Measurement(variant="a", load=LoadPoint(value=1), throughput=5.0)
+    bare = make_measurement(variant="a", load=LoadPoint(value=1), throughput=5.0)
     goals = Goals(constraints=(BUDGET,))
     assert not satisfies(bare, goals)
     assert math.isinf(failure_percent(bare, goals))
@@ -116,7 +109,7 @@ def test_scores_of_mixed_objectives_do_not_depend_on_the_order_of_comparison() -
 def test_objectives_on_gpu_memory_count() -> None:
     def on_gpu(throughput: float, used: int) -> Measurement:
         gpus = (GpuUse(uuid="GPU-1", used_bytes=used, total_bytes=100_000_000_000),)
-        return Measurement(variant="a", load=LoadPoint(value=1), throughput=throughput, gpus=gpus)
+        return make_measurement(variant="a", load=LoadPoint(value=1), throughput=throughput, gpus=gpus)
 
     goals = Goals(
         objectives=(WeightedObjective(tag="perf_throughput"), WeightedObjective(tag="gpu_used_memory"))
@@ -130,7 +123,7 @@ def test_no_throughput_ranks_last_instead_of_failing() -> None:
 
 
 def test_memory_of_several_gpus_is_summed_and_utilization_averaged() -> None:
-    both = Measurement(
+    both = make_measurement(
         variant="a",
         load=LoadPoint(value=1),
         throughput=1.0,

@@ -136,6 +136,6 @@ def test_settings_that_nothing_reads_are_warned_of_by_name(
 def test_models_together_are_served_by_one_server(tmp_path: Path) -> None:
     text = TOGETHER + "profile_models: {{a: {{triton_server_flags: {{log-verbose: {}}}}}, b: , c: {{{}}}}}"
     config = read(tmp_path, text.format(1, ""))
-    assert launch_of(config, "a,b,c").flags == {"log-verbose": ("1",)}
+    assert launch_of(config, ("a", "b", "c")).flags == {"log-verbose": ("1",)}
     with pytest.raises(UsageError, match="triton_server_flags of models 'a' and 'c' differ"):
         read(tmp_path, text.format(1, "triton_server_flags: {log-verbose: 2}"))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import changed, make_latency, make_measurement
 from tpx.analyzer.results.goals import Goals, WeightedObjective
-from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
+from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.errors import UsageError
@@ -16,11 +17,11 @@ Replay = Callable[..., Run]
 
 
 def measured(variant: str, concurrency: int, throughput: float, p99_ms: float = 10.0) -> Measurement:
-    return Measurement(
+    return make_measurement(
         variant=variant,
         load=LoadPoint(value=concurrency),
         throughput=throughput,
-        latency=Latency(p99_ns=round(p99_ms * 1e6)),
+        latency=make_latency(p99_ns=round(p99_ms * 1e6)),
     )
 
 
@@ -212,7 +213,7 @@ def test_the_same_table_gives_the_same_run(replay: Replay) -> None:
 def test_an_unstable_winner_and_failed_trials_are_cautioned_against(replay: Replay) -> None:
     table = [measured("alexnet_config_default", c, 100.0) for c in (1, 2, 4, 8)]
     table += [
-        replace(measured("alexnet_config_1", c, 190.0), stable=False, note="drifts") for c in (1, 2, 4, 8)
+        changed(measured("alexnet_config_1", c, 190.0), stable=False, reason="drifts") for c in (1, 2, 4, 8)
     ]
     run = replay(table, run_config_search_max_instance_count=2)
     verdict = judge(run.models[0], run.started.goals)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import make_measurement
 from tests.analyzer.resumable import run
 from tpx.analyzer.options.file import check_same_run
 from tpx.analyzer.results.goals import Goals
@@ -25,16 +26,15 @@ from tpx.analyzer.results.measurement import LoadPoint, Measurement, Trial, Vari
 from tpx.analyzer.results.run import Run, RunRecords
 from tpx.errors import UsageError
 
-VARIANT = Variant(model="m", name="m_config_default")
+VARIANT = Variant(models=("m",), name="m_config_default")
 
 
 def started(**settings: object) -> RunStarted:
     return RunStarted(
         schema=SCHEMA,
-        models=("m",),
+        models=(("m",),),
         goals=Goals(),
         top=3,
-        tolerance_percent=10,
         settings=settings,
         provenance=Provenance(command=("tpx", "analyze"), started="", versions={}, host={}),
     )
@@ -43,7 +43,7 @@ def started(**settings: object) -> RunStarted:
 def measured(concurrency: int, round_: int = 0) -> Measured:
     return Measured(
         model="m",
-        measurement=Measurement(
+        measurement=make_measurement(
             variant=VARIANT.name,
             load=LoadPoint(value=concurrency),
             throughput=1.0,

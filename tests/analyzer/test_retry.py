@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.analyzer.conftest import ALEXNET
+from tests.analyzer.measuring import make_latency, make_measurement
 from tests.analyzer.simulated import OfflineRunner, replayed
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.profile import Event, Profile, TrialEnded
 from tpx.analyzer.results.journal import Journal, read_last_run
-from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, TrialFailure
+from tpx.analyzer.results.measurement import LoadPoint, Measurement, TrialFailure
 from tpx.analyzer.results.run import Run, RunRecords
 from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
@@ -25,11 +26,11 @@ RATES = {"default": 100.0, "0": 110.0, "1": 150.0, "2": 200.0, "3": 120.0, "4": 
 
 
 def measured(number: str, load: int) -> Measurement:
-    return Measurement(
+    return make_measurement(
         variant=f"alexnet_config_{number}",
         load=LoadPoint(value=load),
         throughput=RATES[number] * load,
-        latency=Latency(p99_ns=5_000_000),
+        latency=make_latency(p99_ns=5_000_000),
         duration_ns=10**9,
     )
 

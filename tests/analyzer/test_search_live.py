@@ -33,5 +33,5 @@ def test_a_budget_with_threads_and_graph_levels_ends_in_a_verdict_with_rounds(tm
     assert any("optimization" in delta for delta in deltas)
     first = model.variants[0].measurements[0]
     assert first.host is not None
-    assert first.throughput_range is not None
-    assert first.throughput_range.low <= first.throughput
+    assert first.result.estimates is not None
+    assert first.result.estimates.throughput.low <= first.throughput

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tests.analyzer.simulated import Surface, read_table
-from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
+from tpx.analyzer.results.measurement import LoadPoint
 from tpx.errors import MeasurementError
 
 
@@ -22,11 +23,11 @@ def test_a_table_of_model_analyzer_is_read(tmp_path: Path) -> None:
         "Throughput (infer/sec),p99 Latency (ms)\nm,2,8,m_config_default,1:GPU,0,Yes,1001.8,8.3\n\n",
     )
     assert read_table(table) == [
-        Measurement(
+        make_measurement(
             variant="m_config_default",
             load=LoadPoint(value=8, batch_size=2),
             throughput=1001.8,
-            latency=Latency(p99_ns=8_300_000),
+            latency=make_latency(p99_ns=8_300_000),
         )
     ]
 

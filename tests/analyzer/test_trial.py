@@ -4,17 +4,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from tests.analyzer.measuring import make_latency, make_measurement, make_window
 from tpx.analyzer.objectives import window_scores
 from tpx.analyzer.results.goals import Goals, ModelGoals, WeightedObjective
-from tpx.analyzer.results.measurement import (
-    Configuration,
-    Latency,
-    LoadPoint,
-    Measurement,
-    Trial,
-    Variant,
-    WindowFigures,
-)
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement, Trial, Variant
 from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.trial import ROUND_WINDOWS, TrialRunner
 from tpx.analyzer.variants import OutputRepository, configure
@@ -38,7 +31,7 @@ class RecordingRunner:
 
     async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
         self.done.append(f"measure {windows}")
-        return Measurement(variant="m", load=load, throughput=1.0)
+        return make_measurement(variant="m", load=load, throughput=1.0)
 
     async def answers(self, model: str) -> Answers:
         return ()
@@ -54,7 +47,7 @@ def done_for(tmp_path: Path, *trials: tuple[str, int]) -> list[str]:
 
     async def run() -> None:
         for name, number in trials:
-            variant = Variant(model="m", name=name, delta={"max_batch_size": 2})
+            variant = Variant(models=("m",), name=name, delta={"max_batch_size": 2})
             trial = Trial(variant=variant, load=LoadPoint(value=1), round=number)
             await trial_runner.run(configure(variant, CONFIG), trial)
 
@@ -83,13 +76,13 @@ def test_the_loads_of_an_only_configuration_share_the_load_of_a_round(tmp_path: 
 
 
 def measured(name: str, *windows: tuple[float, int], members: tuple[Measurement, ...] = ()) -> Measurement:
-    return Measurement(
+    return make_measurement(
         variant=name,
         load=LoadPoint(value=1),
         throughput=100.0,
-        latency=Latency(p99_ns=10_000_000),
+        latency=make_latency(p99_ns=10_000_000),
         windows=tuple(
-            WindowFigures(throughput=throughput, latency=Latency(p99_ns=p99_ms * 1_000_000))
+            make_window(throughput=throughput, latency=make_latency(p99_ns=p99_ms * 1_000_000))
             for throughput, p99_ms in windows
         ),
         members=members,

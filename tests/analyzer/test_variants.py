@@ -21,7 +21,7 @@ DEFAULT: dict[str, Any] = {
 
 
 def variant(**delta: Any) -> Variant:
-    return Variant(model="mnist", name="mnist_config_0" if delta else "mnist_config_default", delta=delta)
+    return Variant(models=("mnist",), name="mnist_config_0" if delta else "mnist_config_default", delta=delta)
 
 
 def test_a_change_keeps_what_it_does_not_name() -> None:
@@ -189,12 +189,12 @@ def test_business_logic_computes_beside_its_members_and_an_ensemble_only_through
     own: dict[str, Any], group: str, instances: int, batch: int
 ) -> None:
     one, three = ({"instance_group": [{"count": n, "kind": "KIND_CPU"}], "max_batch_size": 4} for n in (1, 3))
-    members = tuple(Variant(model=name, name=f"{name}_config_default") for name in ("a", "b"))
+    members = tuple(Variant(models=(name,), name=f"{name}_config_default") for name in ("a", "b"))
     top = {**own, "max_batch_size": 16} | (
         {} if own else {"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
     )
     found = configure(
-        Variant(model="top", name="top_config_default", members=members), top, {"a": one, "b": three}
+        Variant(models=("top",), name="top_config_default", members=members), top, {"a": one, "b": three}
     )
     assert (found.instance_group, found.instances, found.max_batch_size) == (
         group,

@@ -1,10 +1,11 @@
 """Messages: whole words on a terminal, whole lines in a pipe."""
 
 import io
+import sys
 
 import pytest
 
-from tpx.cli.messages import complain, fitted, terminal_width
+from tpx.cli.messages import complain, fitted, spell_missing_characters, terminal_width
 
 
 class Terminal(io.StringIO):
@@ -37,3 +38,19 @@ def test_a_message_is_as_wide_as_the_terminal_that_stderr_is(
     complain("Error: one two three")
     assert terminal.getvalue() == "Error: one\n  two three\n"
     assert terminal_width(terminal) == 12
+
+
+def test_signs_that_an_encoding_lacks_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {}
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        raw = io.BytesIO()
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding))
+        spell_missing_characters()
+        sys.stdout.write("p99 638 \u00b5s \u00b1 2 \u2705")
+        sys.stdout.flush()
+        shown[encoding] = raw.getvalue().decode(encoding)
+    assert shown == {
+        "ascii": "p99 638 us +- 2 \\u2705",
+        "latin-1": "p99 638 \u00b5s \u00b1 2 \\u2705",
+        "utf-8": "p99 638 \u00b5s \u00b1 2 \u2705",
+    }

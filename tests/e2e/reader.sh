@@ -9,7 +9,6 @@ pip() { :; } # what the page installs is installed
 tpx() {
   case "$*" in
     "perf compare"*) run "$@" ;;
-    "perf --self-test"*) run "$@" -p 60 ;;
     perf*--fixed-schedule* | perf*--session-concurrency* | perf*--dry-run*) verdict "$@" ;;
     perf*--ab*) verdict "$@" -p 40 ;;
     perf*) verdict "$@" -p 40 -s 999 -r 3 --max-trials 3 ;;

@@ -38,6 +38,7 @@ def run_of(seed: tuple[int, ...], slower: float = 1.0, levels: int = 1) -> dict[
         rows = noisy_rows(np.random.default_rng((*seed, i)), 9, slower=slower)
         estimates = measured(rows, LEVEL, RULES).estimates
         assert estimates is not None
+        assert estimates.batches is not None
         found[f"concurrency {i + 1}"] = SavedLevel(batches=estimates.batches)
     return found
 

@@ -31,11 +31,11 @@ def test_people_read_three_significant_digits(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("duration_ns", "text"),
     [
-        (638_900, "639 us"),
-        (999_400, "999 us"),
+        (638_900, "639 \u00b5s"),
+        (999_400, "999 \u00b5s"),
         (999_600, "1.00 ms"),
         (2_414_000, "2.41 ms"),
-        (850, "0.850 us"),
+        (850, "0.850 \u00b5s"),
     ],
 )
 def test_latencies_are_in_us_up_to_one_millisecond(duration_ns: int, text: str) -> None:
@@ -43,7 +43,7 @@ def test_latencies_are_in_us_up_to_one_millisecond(duration_ns: int, text: str) 
 
 
 def test_a_figure_carries_its_unit() -> None:
-    assert in_unit(0.638, "ms") == "638 us"
+    assert in_unit(0.638, "ms") == "638 \u00b5s"
     assert in_unit(26430.0, "infer/s") == "26,400 infer/s"
 
 

@@ -107,3 +107,10 @@ def test_a_logarithmic_axis_says_so() -> None:
 @pytest.mark.parametrize(("heights", "flat"), [((67.2, 67.4, 66.4), True), ((67, 60), False), ((0, 0), True)])
 def test_a_chart_is_flat_where_its_values_hardly_differ(heights: tuple[float, ...], *, flat: bool) -> None:
     assert chart(line(*heights), x=Axis(title="x")).is_flat is flat
+
+
+def test_an_interval_that_says_nothing_does_not_press_the_points_to_the_bottom() -> None:
+    drawing = lay_out(chart(line(2, 4, spread=((0.0, 15e6), (3.0, 5.0)))))
+    assert drawing.chart.scales[1].high == 8
+    assert drawing.series[0].whiskers.startswith(f"M{drawing.series[0].points[0].x:g},{drawing.frame.bottom}")
+    assert f" V{drawing.frame.top} " in drawing.series[0].whiskers

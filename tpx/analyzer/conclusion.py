@@ -40,7 +40,7 @@ class Finalist:
         return (
             *self.price,
             not self.is_default,
-            float(self.point.latency.p99_ns or 0),
+            float(self.point.p99_ns or 0),
             float(number) if number.isdigit() else -1.0,
         )
 

@@ -22,7 +22,7 @@ from tpx.analyzer.trial import TrialRunner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import NodeLost, TpxError, UsageError
 from tpx.protocol.json_values import JsonValue
-from tpx.ray_driver import connected, first_line
+from tpx.ray_driver import connected, first_line, free_resources
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -198,9 +198,8 @@ def _select_one_type(started: Sequence[RayNode], say: Say) -> tuple[list[RayNode
 def _iter_slots(what: str, say: Say) -> Iterator[_Reservation]:
     """Yield the idle nodes, or with `gpu` each GPU of an idle node."""
     import ray
-    from ray._private.state import available_resources_per_node  # no public per-node equivalent
 
-    free = available_resources_per_node()
+    free = free_resources()
     for node in sorted(ray.nodes(), key=lambda node: str(node["NodeManagerAddress"])):
         resources, id_, address = node["Resources"], node["NodeID"], node["NodeManagerAddress"]
         cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)

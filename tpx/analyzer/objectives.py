@@ -13,10 +13,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from tpx.analyzer.results.goals import Constraint, Goals, Standing
-from tpx.analyzer.results.measurement import EnergyUse, Measurement, MemoryUse, Range
+from tpx.analyzer.results.measurement import EnergyUse, Measurement, MemoryUse, Models
 from tpx.analyzer.results.pooled import Mean, interval_of, repeated
 from tpx.errors import UsageError
 from tpx.options import nearest
+from tpx.perf.results import ClientTimes, LevelResult
+from tpx.perf.statistics.intervals import Interval
+from tpx.perf.statistics.summaries import LatencySummary
 from tpx.report.digits import in_unit, rounded
 
 if TYPE_CHECKING:
@@ -47,14 +50,20 @@ class MeasuredMetric:
     def unit(self) -> str:
         return self.header.partition(" (")[2].removesuffix(")")
 
-    def interval(self, measurement: Measurement) -> Range | None:
+    def interval(self, measurement: Measurement) -> Interval | None:
         """Return the 95% confidence interval of the true value, from a mean's samples or from batches."""
+        estimates = measurement.result.estimates
         if self.tag == "perf_throughput":
-            return measurement.throughput_range
+            return None if estimates is None else estimates.throughput
         if isinstance(measurement, Mean):
             return interval_of([v for m in measurement.samples if (v := self.value(m)) is not None])
-        found = measurement.p99_range if self.tag == "perf_latency_p99" else None
-        return found and Range(low=found.low / NS_PER_MS, high=_to_ms(found.high))
+        p99 = estimates.at(99.0) if estimates and self.tag == "perf_latency_p99" else None
+        if p99 is None:
+            return None
+        found = p99.interval
+        return replace(
+            found, value=found.value / NS_PER_MS, low=found.low / NS_PER_MS, high=_to_ms(found.high)
+        )
 
 
 def _to_ms(value_ns: float | None) -> float | None:
@@ -97,18 +106,46 @@ def _read_gpu(name: str) -> Callable[[Measurement], float | None]:
     return value
 
 
-def _read_ms(find: Callable[[Measurement], object], name: str) -> Callable[[Measurement], float | None]:
-    """Return a reader of a duration in a part of a measurement, by its name; None without that part."""
+def _read_ms(
+    find: Callable[[LevelResult], LatencySummary | None], name: str
+) -> Callable[[Measurement], float | None]:
+    """Return a reader of one of `_STATISTICS` of some durations; None without these."""
 
     def value(measurement: Measurement) -> float | None:
-        found = find(measurement)
-        return None if found is None else _to_ms(getattr(found, f"{name}_ns"))
+        found = find(measurement.result)
+        if found is None:
+            return None
+        named = {"avg": found.mean_ns, "min": found.min_ns, "max": found.max_ns}
+        return _to_ms(named[name] if name in named else found.percentiles_ns.get(float(name[1:])))
 
     return value
 
 
 _read_latency = partial(_read_ms, attrgetter("latency"))
-_read_part = partial(_read_ms, attrgetter("breakdown"))
+
+
+def _read_stage(name: str) -> Callable[[Measurement], float | None]:
+    """Return a reader of the mean time of a stage in the server; None if it was not counted."""
+
+    def value(measurement: Measurement) -> float | None:
+        server = measurement.result.server
+        return None if server is None or not server.success_count else _to_ms(server.mean_ns(name))
+
+    return value
+
+
+def _read_client(measure: Callable[[ClientTimes], int]) -> Callable[[Measurement], float | None]:
+    def value(measurement: Measurement) -> float | None:
+        times = measurement.result.client
+        return None if times is None else _to_ms(measure(times))
+
+    return value
+
+
+def _tokens_per_s(measurement: Measurement) -> float | None:
+    """Return the tokens that the service counted per second, or else the responses; None for one response."""
+    streaming = measurement.result.streaming
+    return None if streaming is None else streaming.units_per_s or streaming.responses_per_s
 
 
 _STATISTICS = ("min", "max", "avg", "p25", "p50", "p75", "p90", "p95", "p99")
@@ -119,24 +156,34 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
         (f"perf_latency_{p}", f"{p} Latency (ms)", "lower", _read_latency(p))
         for p in ("p50", "p90", "p95", "p99")
     ),
-    ("perf_client_send_recv", "Client Send/Recv (ms)", "lower", _read_part("client_send_recv")),
-    ("perf_client_response_wait", "Response Wait Time (ms)", "lower", _read_part("client_response_wait")),
-    ("perf_server_queue", "Server Queue time (ms)", "lower", _read_part("queue")),
-    ("perf_server_compute_input", "Server Compute Input time (ms)", "lower", _read_part("compute_input")),
-    ("perf_server_compute_infer", "Server Compute Infer time (ms)", "lower", _read_part("compute_infer")),
-    ("perf_server_compute_output", "Server Compute Output time (ms)", "lower", _read_part("compute_output")),
+    (
+        "perf_client_send_recv",
+        "Client Send/Recv (ms)",
+        "lower",
+        _read_client(lambda c: c.send_ns + c.receive_ns),
+    ),
+    ("perf_client_response_wait", "Response Wait Time (ms)", "lower", _read_client(lambda c: c.wait_ns)),
+    ("perf_server_queue", "Server Queue time (ms)", "lower", _read_stage("queue")),
+    ("perf_server_compute_input", "Server Compute Input time (ms)", "lower", _read_stage("compute_input")),
+    ("perf_server_compute_infer", "Server Compute Infer time (ms)", "lower", _read_stage("compute_infer")),
+    ("perf_server_compute_output", "Server Compute Output time (ms)", "lower", _read_stage("compute_output")),
     *(
         (f"{tag}_{each}", f"{each} {header} (ms)", "lower", _read_ms(find, each))
         for tag, header, find in (
-            ("inter_token_latency", "Inter Token Latency", lambda m: m.answers and m.answers.between),
-            ("time_to_first_token", "Time To First Token", lambda m: m.answers and m.answers.first),
+            (
+                "inter_token_latency",
+                "Inter Token Latency",
+                lambda r: r.streaming and r.streaming.inter_response,
+            ),
+            (
+                "time_to_first_token",
+                "Time To First Token",
+                lambda r: r.streaming and r.streaming.first_response,
+            ),
         )
         for each in _STATISTICS
     ),
-    (
-        *("output_token_throughput", "Output Token Throughput (infer/sec)", "higher"),
-        lambda m: None if m.answers is None else m.answers.throughput,
-    ),
+    ("output_token_throughput", "Output Token Throughput (infer/sec)", "higher", _tokens_per_s),
     ("energy_per_inference", "Energy (J/infer)", "lower", joules_per_inference),
     ("cpu_utilization", "Server CPU Utilization (%)", "lower", lambda m: m.cpu_percent),
     ("cpu_used_ram", "RAM Usage (MB)", "lower", lambda m: ram_mb(m.memory)),
@@ -219,8 +266,9 @@ def window_scores(measurement: Measurement, goals: Goals) -> list[float]:
 
 
 def _cut_window(measurement: Measurement, number: int) -> Measurement:
-    window = measurement.windows[number]
-    return replace(measurement, throughput=window.throughput, latency=window.latency)
+    window, result = measurement.windows[number], measurement.result
+    result = replace(result, throughput_infer_per_s=window.throughput_infer_per_s, latency=window.latency)
+    return replace(measurement, result=result)
 
 
 def unmeasured(measurement: Measurement, goals: Goals) -> tuple[str, ...]:
@@ -319,7 +367,7 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
     they miss. Remeasured configurations rank above those that were not, except a better default: the best
     of many single measurements is biased upward.
     """
-    goals = goals.of(model.model)
+    goals = goals.of(*model.models)
     ranked = [_rank_points(variant, goals) for variant in model.measured]
     passing = [r for r in ranked if r.satisfies]
     failing = [r for r in ranked if not r.satisfies]
@@ -394,13 +442,12 @@ class ModelConstraint:
         return f"{whose}{in_words(self.constraint.tag)} {shown(measured, value)}, {share}% {side}"
 
 
-def limits_of(goals: Goals, model: str) -> tuple[ModelConstraint, ...]:
-    """Return the constraints of a model, or of each model in a group that is measured together (`a,b`)."""
-    names = model.split(",")
-    if len(names) == 1:
-        return tuple(ModelConstraint(constraint=c) for c in goals.of(model).constraints)
+def limits_of(goals: Goals, models: Models) -> tuple[ModelConstraint, ...]:
+    """Return the constraints of a model, or of each of several that are measured together."""
     return tuple(
-        ModelConstraint(constraint=c, model=name) for name in names for c in goals.of(name).constraints
+        ModelConstraint(constraint=c, model=name if len(models) > 1 else "")
+        for name in models
+        for c in goals.of(name).constraints
     )
 
 

@@ -97,7 +97,7 @@ async def read_group(
     while names:
         name = names.pop(0)
         read = await read_model(name)
-        configure(Variant(model=name, name=name), read.config)
+        configure(Variant(models=(name,), name=name), read.config)
         found[name] = facts_of(name, read.config, gpu=read.gpu), read.config
         if len(found) == 1:
             names += members_of(config, group, found[name][0])
@@ -161,12 +161,10 @@ class Profile:
             )
         return records.RunStarted(
             schema=records.SCHEMA,
-            models=tuple(group.name for group in self._groups),
+            models=tuple(group.names for group in self._groups),
             goals=config.goals,
             top=config.goal.num_configs_per_model,
-            tolerance_percent=config.measurement.stability_percentage,
             settings=config.as_settings(),
-            final_rounds=config.budget.final_rounds,
             provenance=provenance(command, self._trials.machine),
         )
 
@@ -249,7 +247,7 @@ class Profile:
                 self._observe(event)
                 outcome = await self._measure_trial(configuration, trial, ahead)
             if isinstance(outcome, Measurement):
-                self._check_objectives(group.name, outcome)
+                self._check_objectives(group, outcome)
                 self._measured = True
             search.tell(trial, outcome)
             decided = self._record_decisions(group.name, search, decided)
@@ -262,12 +260,14 @@ class Profile:
                 self._journal.append(records.Decided(model=model, decision=decision))
         return len(search.history.decisions)
 
-    def _check_objectives(self, model: str, measurement: Measurement) -> None:
+    def _check_objectives(self, group: ModelGroup, measurement: Measurement) -> None:
         """Raise UsageError for an objective that is never measured, since it cannot rank configurations."""
-        lacking = unmeasured(measurement, self._config.goals.of(model))
+        lacking = unmeasured(measurement, self._config.goals.of(*group.names))
         if lacking:
             why = " (no GPU could be read)" if lacking[0].startswith("gpu_") else ""
-            raise UsageError(f"objective {lacking[0]} of model '{model}' was not measured{why}; leave it out")
+            raise UsageError(
+                f"objective {lacking[0]} of model '{group.name}' was not measured{why}; leave it out"
+            )
 
     async def _measure_trial(self, configuration: Configuration, trial: Trial, ahead: Ahead) -> Outcome:
         outcome = await self._trials.run(configuration, trial, ahead)

@@ -179,7 +179,7 @@ class TrialRunner:
         variant = configuration.variant
         if not may_answer_otherwise(variant):
             return
-        fault, models = self._faults.get(variant.name, ""), variant.model.split(",")
+        fault, models = self._faults.get(variant.name, ""), variant.models
         for model in () if variant.name in self._faults else models:
             if model not in self._reference:
                 await self.default_config(model)

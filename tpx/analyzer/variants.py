@@ -77,7 +77,7 @@ def configure(
     own = _configure(variant, default)
     if not members:
         return own
-    if "," in variant.model or default.get("ensemble_scheduling"):
+    if variant.is_group or default.get("ensemble_scheduling"):
         computing, batch_size = members, min(m.max_batch_size for m in members)
     else:
         computing, batch_size = (own, *members), own.max_batch_size
@@ -106,6 +106,7 @@ def _configure(variant: Variant, default: Mapping[str, Any]) -> Configuration:
         instances=sum(counts.values()),
         max_batch_size=message.max_batch_size,
         dynamic_batching=message.HasField("dynamic_batching"),
+        decoupled=message.model_transaction_policy.decoupled,
     )
 
 
@@ -232,7 +233,7 @@ class OutputRepository:
             if member.variant.name != variant.name:
                 self.write(member)
         directory = self.path / variant.name
-        if variant.name in self._written or "," in variant.model:
+        if variant.name in self._written or variant.is_group:
             return directory  # a group of models has no directory
         try:
             if directory.exists():

@@ -93,7 +93,7 @@ class ModelVerdict:
     @property
     def limits(self) -> tuple[ModelConstraint, ...]:
         """Constraints as separate limits."""
-        return limits_of(self.goals, self.model)
+        return limits_of(self.goals, self.run.models)
 
     @property
     def gain(self) -> Contrast | None:
@@ -196,7 +196,7 @@ class ModelVerdict:
     def _describe_figures(self, ranked: RankedVariant) -> str:
         """Return the throughput, and a single model's other objectives."""
         parts = [f"{rounded(ranked.figures.throughput)} infer/s"]
-        for objective in self.goals.objectives if "," not in self.model else ():
+        for objective in self.goals.objectives if len(self.run.models) == 1 else ():
             measured = metric(objective.tag)
             value = measured.value(ranked.figures)
             if value is not None and measured.tag != "perf_throughput":
@@ -210,7 +210,7 @@ class ModelVerdict:
     def _describe_gain(self) -> str:
         """Return `a 67% gain (99% interval 64 to 70%, 2 rounds) over the default configuration`."""
         gained = round((self.gain_percent or 0.0) / 100, 4)
-        objectives = {name: self.goals.of(name).objectives for name in self.model.split(",")}
+        objectives = {name: self.goals.of(name).objectives for name in self.run.models}
         if {objective.tag for own in objectives.values() for objective in own} == {"perf_throughput"}:
             if gained > 1:
                 return f"{ratio(1 + gained)} the throughput{self._interval} of the default configuration"
@@ -233,8 +233,8 @@ class ModelVerdict:
         if best is None:
             return self.run.failure_reason
         text = f"at {best.figures.load}"
-        if best.figures.latency.p99_ns is not None:
-            text += f", p99 {latency(best.figures.latency.p99_ns)}"
+        if best.figures.p99_ns is not None:
+            text += f", p99 {latency(best.figures.p99_ns)}"
         text += "" if best.figures.stable else ", not stable"
         equal = equal_loads(best, self.default, self.goals) if self.default else ""
         if equal and best.satisfies:
@@ -310,7 +310,7 @@ LEFT_OUT_SHOWN = 3
 
 def judge(model: ModelRun, goals: Goals) -> ModelVerdict:
     """Return the verdict on one model's search under the run's goals."""
-    goals = goals.of(model.model)
+    goals = goals.of(*model.models)
     ranking = rank(model, goals)
     if not ranking or model.unavailable:
         return ModelVerdict(run=model, goals=goals, finding=Finding.NOTHING)
@@ -371,7 +371,7 @@ def _describe_loads(best: RankedVariant, default: RankedVariant) -> str:
         return ""
     known = (load.kind, load.batch_size, len(load.members)) == (before.kind, before.batch_size, 0)
     text = f" at {load} instead of {f'{before.value:,}' if known else before}"
-    p99, p99_before = best.figures.latency.p99_ns, default.figures.latency.p99_ns
+    p99, p99_before = best.figures.p99_ns, default.figures.p99_ns
     price = change(p99 / p99_before - 1) if p99 and p99_before else "0%"
     return text if price == "0%" else f"{text}; p99 {price}"
 

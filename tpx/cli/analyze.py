@@ -205,7 +205,7 @@ class SearchProgress:
         if isinstance(outcome, TrialFailure):
             self.say(f"{self._place} at {load}: failed: {outcome.reason}")
         elif not self._quiet:
-            p99_ns = outcome.latency.p99_ns
+            p99_ns = outcome.p99_ns
             p99 = "" if p99_ns is None else f", p99 {latency(p99_ns)}"
             stable = "" if outcome.stable else "  (not stable)"
             self.say(f"{self._place} at {load}: {rounded(outcome.throughput)} infer/s{p99}{stable}")

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from rich.console import Console
 
 from tpx.analyzer.options import ProfileSpec
@@ -15,7 +16,7 @@ from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.probes import gpu_names
 from tpx.analyzer.profile import ModelPlanned, read_group
 from tpx.analyzer.results.journal import ModelRead
-from tpx.analyzer.results.measurement import Decision, Latency, LoadPoint, Measurement, Range, Trial, Variant
+from tpx.analyzer.results.measurement import Decision, LoadPoint, Measurement, Trial, Variant
 from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
@@ -27,7 +28,11 @@ from tpx.cli.commands import Exit
 from tpx.cli.launching import open_runner
 from tpx.cli.messages import terminal_width
 from tpx.errors import TpxError, UsageError
+from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop
+from tpx.perf.results import Estimates, LevelResult
+from tpx.perf.statistics.intervals import Interval
+from tpx.perf.statistics.summaries import summarize
 from tpx.report.digits import duration
 from tpx.report.text import Table, wrapped
 
@@ -35,7 +40,7 @@ CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 3000
 """Maximum trials of a planned search; the plan notes if more would follow."""
 GROWTH = 1.1
-P99_NS = 1_000_000
+LATENCY = summarize(np.array([1_000_000]))
 WINDOW_SHARE = 1.2
 """Duration of a window with its warm-up, in measurement intervals."""
 
@@ -151,9 +156,16 @@ def simulate_search(mode: Mode, spec: SearchSpec, pace: Pace) -> PlannedSearch:
             variant=trial.variant.name,
             load=trial.load,
             round=trial.round,
-            throughput=throughput,
-            latency=Latency(avg_ns=P99_NS, p50_ns=P99_NS, p90_ns=P99_NS, p95_ns=P99_NS, p99_ns=P99_NS),
-            throughput_range=Range(low=throughput * 0.99, high=throughput * 1.01),
+            result=LevelResult(
+                level=Level(trial.load.kind, trial.load.value),
+                batch_size=trial.load.batch_size,
+                throughput_infer_per_s=throughput,
+                latency=LATENCY,
+                estimates=Estimates(
+                    throughput=Interval(value=throughput, low=throughput * 0.99, high=throughput * 1.01),
+                    latency=(),
+                ),
+            ),
             duration_ns=pace.repetition_ns if trial.round else pace.stable_ns,
             cost_ns=pace.repetition_ns if trial.round else pace.stable_ns,
         )

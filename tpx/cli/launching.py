@@ -15,6 +15,7 @@ from tpx.analyzer.options.measuring import CONFIGURATIONS, JOURNAL, results_in
 from tpx.analyzer.probes import gpu_names
 from tpx.analyzer.profile import Observer, Profile
 from tpx.analyzer.results.journal import Journal, read_last_run
+from tpx.analyzer.results.measurement import Models
 from tpx.analyzer.results.run import RunRecords
 from tpx.analyzer.runners.docker import Container, find_docker
 from tpx.analyzer.runners.load import LoadGenerator
@@ -154,7 +155,7 @@ def open_runner(config: ProfileSpec) -> Runner:
         _choose_starter(config),
         lambda addresses: open_control(config, addresses),
         _make_load_generator(config),
-        launch=lambda model: launch_of(config, model),
+        launch=lambda models: launch_of(config, models),
         timeout_s=config.server.client_max_retries,
         limit_s=config.measurement.perf_analyzer_timeout,
         reloads=not config.server.reload_model_disable,
@@ -193,12 +194,12 @@ def _make_load_generator(config: ProfileSpec) -> LoadGenerator:
     return LoadGenerator(sessions=config.sessions, most_windows=config.most_windows, tell=tell)
 
 
-def launch_of(config: ProfileSpec, name: str) -> Launch:
-    """Return the launch settings of a model's server, or of several models (`a,b`).
+def launch_of(config: ProfileSpec, names: Models) -> Launch:
+    """Return the launch settings of a server for one model, or for several.
 
     A model's own settings replace those of the run; settings of several models are not merged.
     """
-    models = [model for model in config.models.profile_models if model.name in name.split(",")]
+    models = [model for model in config.models.profile_models if model.name in names]
     flags = [model.triton_server_flags for model in models if model.triton_server_flags is not None]
     variables = [m.triton_server_environment for m in models if m.triton_server_environment is not None]
     arguments = [model.triton_docker_args for model in models if model.triton_docker_args is not None]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tpx import __version__
 from tpx.cli.commands import COMMANDS, Exit, below, command_of
-from tpx.cli.messages import complain
+from tpx.cli.messages import complain, spell_missing_characters
 from tpx.errors import TpxError
 from tpx.options import nearest
 
@@ -19,6 +19,7 @@ _COMPLETION = {"--install-completion", "--show-completion"}
 def main() -> None:
     """Run the command line and exit."""
     _open_closed_streams()
+    spell_missing_characters()
     if "_TPX_COMPLETE" in os.environ or _HELP_FLAGS.intersection(sys.argv):
         # nothing is computed: starting BLAS threads and garbage collection would take a third of the time
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -1,5 +1,7 @@
 """Messages for the user: wrapped between words on a terminal, unchanged in a file or a pipe."""
 
+import codecs
+import io
 import shutil
 import sys
 from typing import TYPE_CHECKING, TextIO
@@ -16,6 +18,25 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
     """
     out = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if out.isatty() else None
+
+
+_SPELLED = {"\u00b5": "u", "\u00b1": "+-", "\u00b7": "-", "\u2026": "..."}
+
+
+def spell_missing_characters() -> None:
+    """Let stdout and stderr write `us` for `µs`, and escapes for other characters that they cannot encode."""
+    codecs.register_error("tpx.spell", _spell)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="tpx.spell")
+
+
+def _spell(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    known = (_SPELLED.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs)
+    return "".join(known), error.end
 
 
 def fitted(text: str, width: int | None) -> str:

@@ -41,12 +41,6 @@ def main(argv: Sequence[str]) -> int:
             return Exit.OK
         config = _read_config(argv)
         kind = config.service.service_kind
-        if config.pace.self_test:
-            from tpx.perf.self_test import self_test  # late
-
-            with asyncio.Runner(loop_factory=event_loop) as runner:
-                tell(str(runner.run(self_test(config.level_settings.interval_ms / 5000))))
-            return Exit.OK
         if config.output.pdf is not None:
             from tpx.report.pdf import require_typst  # late
 

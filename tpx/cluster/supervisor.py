@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import ray
-from ray._private.state import available_resources_per_node  # Ray has no public function per node
 from ray.actor import ActorHandle as Actor
 from ray.exceptions import RayError
-from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tpx.cluster.balancer import ReplicaRoute
@@ -25,7 +23,7 @@ from tpx.cluster.replica import STOP_PATIENCE_S, Replica, ReplicaStatus
 from tpx.cluster.spec import ClusterSpec, from_plain
 from tpx.cluster.state import ClusterState, ReplicaRecord, Update, load
 from tpx.protocol.json_values import JsonObject
-from tpx.ray_driver import NAMESPACE, first_line
+from tpx.ray_driver import NAMESPACE, drop_value, first_line, free_resources, keep_value, read_value
 
 TICK_S = 0.5
 ASK_S = 2.0
@@ -72,7 +70,7 @@ class ClusterSupervisor:
     def __init__(self, cluster: str, plain: JsonObject) -> None:
         self._cluster = cluster
         self._lock = threading.RLock()
-        found = internal_kv._internal_kv_get(key_of(cluster))
+        found = read_value(key_of(cluster))
         if found:
             self._state = load(found)
             self._state.tell("supervisor started again")
@@ -159,7 +157,7 @@ class ClusterSupervisor:
             ray.wait(stops, num_returns=len(stops), timeout=STOP_PATIENCE_S + ASK_S) if stops else None
             for actor in actors:
                 ray.kill(actor)
-        internal_kv._internal_kv_del(key_of(self._cluster))
+        drop_value(key_of(self._cluster))
 
     def _loop(self) -> None:
         while not self._closed:
@@ -181,7 +179,7 @@ class ClusterSupervisor:
             self._advance_update(now_s)
             self._remove_drained(now_s)
             if self._state.dump() != before:
-                internal_kv._internal_kv_put(key_of(self._cluster), self._state.dump(), overwrite=True)
+                keep_value(key_of(self._cluster), self._state.dump())
             routes = self._list_routes()
         self._publish_routes(routes)
         with self._lock:
@@ -219,7 +217,7 @@ class ClusterSupervisor:
 
     def _is_full(self) -> bool:
         """Return True if no node has the resources for one more replica."""
-        return not any(self._has_room(free) for free in available_resources_per_node().values())
+        return not any(self._has_room(free) for free in free_resources().values())
 
     def _has_room(self, free: Mapping[str, float]) -> bool:
         """Return True if a node has the free resources for one more replica."""
@@ -320,7 +318,7 @@ class ClusterSupervisor:
             for node in ray.nodes()
             if node["Alive"]
             and node["NodeManagerAddress"] not in avoided
-            and self._has_room(available_resources_per_node().get(node["NodeID"], {}))
+            and self._has_room(free_resources().get(node["NodeID"], {}))
         ]
         if not avoided or not places:
             return "SPREAD"

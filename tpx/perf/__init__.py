@@ -6,6 +6,5 @@ Every measurement goes through `session`: a `SessionSpec` (`options`) goes in, o
 command-line run (`run`, `dry_run`), the comparison of servers in turns (`in_turns`), and the analyzer's
 trials. Every request leaves a row in `records`; `capture` stores request inputs and response bodies for
 files of single requests. `server_statistics` reads the server's own figures, `statistics` and
-`objectives` determine what the samples show, and `compare` compares runs. `report` writes the outputs;
-`self_test` with `null_server` measures the load generator itself.
+`objectives` determine what the samples show, and `compare` compares runs. `report` writes the outputs.
 """

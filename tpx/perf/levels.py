@@ -88,9 +88,6 @@ class PaceSpec:
         "the latency of 1 to 4 requests in flight contains no client wake-up",
         refusal="Unsupported type provided: '{}'. Choices are 'sleep' or 'busy'.",
     )
-    self_test: bool = option(
-        False, "measure how fast this machine can send, against a server that does nothing, and exit"
-    )
 
     def __post_init__(self) -> None:
         check_range(self, "gamma_shape", "burst_size", "max_connections", "num_of_sequences", above=0)

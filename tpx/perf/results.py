@@ -173,15 +173,16 @@ class ServerBreakdown:
             "cache_miss": (self.cache_miss_ns, self.cache_miss_count),
         }
 
+    def mean_ns(self, stage: str) -> int:
+        """Return the mean time of one of `stages`, over the requests that had it."""
+        total_ns, count = self.stages[stage]
+        return total_ns // max(count, 1)
+
     @property
     def accounted_ns(self) -> int:
         """Mean queue, compute and cache times, each over the requests that had it, added up."""
-        return (
-            self.queue_ns // max(self.queue_count, 1)
-            + self.compute_ns // max(self.compute_count, 1)
-            + self.cache_hit_ns // max(self.cache_hit_count, 1)
-            + self.cache_miss_ns // max(self.cache_miss_count, 1)
-        )
+        means = (self.mean_ns(stage) for stage in ("queue", "cache_hit", "cache_miss"))
+        return sum(means) + self.compute_ns // max(self.compute_count, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,16 +207,17 @@ class LatencyEstimate:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
     """Confidence intervals of a level's figures, and the batches that they are computed from.
 
     `throughput` is in inferences per second; `latency` has the mean and every reported percentile.
+    `batches` is None in a journal of tpx analyze, which leaves them out.
     """
 
     throughput: Interval
     latency: tuple[LatencyEstimate, ...]
-    batches: Batches
+    batches: Batches | None = None
 
     def at(self, percentile: float | None) -> LatencyEstimate | None:
         """Return the estimate of a percentile, or of the mean for None; None if it was not computed."""
@@ -360,25 +362,25 @@ class LevelResult:
 
     level: Level
     batch_size: int
-    verdict: Verdict
-    stable: bool
+    verdict: Verdict = Verdict.OK
+    stable: bool = True
     interrupted: bool = False
     over_budget: bool = False
     """True if more requests failed than --max-errors allows."""
     reason: str = ""
     """Reason why the verdict is not ok, for the user."""
-    percentile: float | None
-    windows: tuple[Window, ...]
-    requests: int
-    duration_ns: int
+    percentile: float | None = None
+    windows: tuple[Window, ...] = ()
+    requests: int = 0
+    duration_ns: int = 0
     throughput_infer_per_s: float
-    latency: LatencySummary | None
-    client: ClientTimes | None
-    client_busy: float
-    server: ServerBreakdown | None
-    failed: int
+    latency: LatencySummary | None = None
+    client: ClientTimes | None = None
+    client_busy: float = 0.0
+    server: ServerBreakdown | None = None
+    failed: int = 0
     """Failed requests of the whole level; `errors` has them by kind."""
-    errors: tuple[ErrorCount, ...]
+    errors: tuple[ErrorCount, ...] = ()
     seed: int = 0
     """Seed of this level's random draws."""
     kept_windows: int = 0

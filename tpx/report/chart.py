@@ -94,6 +94,8 @@ def marker(style: int, x: float, y: float) -> str:
     return "M" + " L".join(f"{round(x + dx, 1):g},{round(y + dy, 1):g}" for dx, dy in outline) + " Z"
 
 
+SPREAD_SHOWN = 2
+"""Height up to which intervals are drawn, relative to the highest point; higher ones are cut off."""
 FLAT_SHARE = 0.02
 """Lines whose values differ by less than this share of the maximum are flat."""
 
@@ -189,7 +191,9 @@ class Chart:
         every = (*self.lines, *self.background)
         across = [dot.x for line in every for dot in line.dots]
         up = [dot.y for line in every for dot in line.dots]
-        up += [end for line in every for ends in line.spread for end in ends]
+        # an interval that says nothing must not press the points to the bottom
+        most = SPREAD_SHOWN * max(up, default=0.0)
+        up += [min(end, most) for line in every for ends in line.spread for end in ends]
         for mark in self.marks:
             (across if mark.upright else up).append(mark.value)
         object.__setattr__(self, "scales", (self.x.fitted(across), self.y.fitted(up)))

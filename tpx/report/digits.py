@@ -1,5 +1,5 @@
 """Formatting of figures for reports and terminals: three significant digits, thousands separators,
-latencies in us below 1 ms and in ms above.
+latencies in µs below 1 ms and in ms above.
 
 Machine-readable files keep full precision.
 """
@@ -7,6 +7,8 @@ Machine-readable files keep full precision.
 import math
 
 DIGITS = 3
+MICROSECONDS = "\u00b5s"
+"""Unit in texts for people; files for programs, their columns and flags say `us`."""
 
 
 def rounded(value: float, like: float | None = None) -> str:
@@ -19,13 +21,13 @@ def rounded(value: float, like: float | None = None) -> str:
 
 
 def latency(duration_ns: float) -> str:
-    """Return `638 us` or `2.41 ms`."""
+    """Return `638 µs` or `2.41 ms`."""
     us = float(f"{duration_ns / 1e3:.{DIGITS - 1}e}")
-    return f"{rounded(us)} us" if us < 1000 else f"{rounded(duration_ns / 1e6)} ms"
+    return f"{rounded(us)} {MICROSECONDS}" if us < 1000 else f"{rounded(duration_ns / 1e6)} ms"
 
 
 def in_unit(value: float, unit: str) -> str:
-    """Return a figure with its unit; milliseconds below 1 become us."""
+    """Return a figure with its unit; milliseconds below 1 become microseconds."""
     return latency(value * 1e6) if unit == "ms" else f"{rounded(value)} {unit}".rstrip()
 
 

@@ -207,15 +207,22 @@ class _Layout:
         bottom, top = self._frame.bottom, self._frame.top
         return round(bottom + self._chart.scales[1].share(value) * (top - bottom), 1)
 
+    def _place_spread(self, line: Line) -> list[tuple[float, float, float]]:
+        """Return x and the lower and upper end of each interval, within the axes."""
+        least, most = self._chart.scales[1].low, self._chart.scales[1].high
+        return [
+            (self._scale_x(dot.x), self._scale_y(max(low, least)), self._scale_y(min(high, most)))
+            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
+        ]
+
     def _place_dot(self, dot: Dot) -> Place:
         return self._scale_x(dot.x), self._scale_y(dot.y)
 
     def _reserve_line(self, line: Line) -> None:
         for dot in line.dots:
             self._labels.reserve(self._place_dot(dot), self._place_dot(dot), dot.radius_px or 6)
-        for dot, ends in zip(line.dots, line.spread, strict=False):
-            low, high = ((self._scale_x(dot.x), self._scale_y(end)) for end in ends)
-            self._labels.reserve(low, high)
+        for x, low, high in self._place_spread(line):
+            self._labels.reserve((x, low), (x, high))
         for before, after in pairwise(line.dots):
             start, end = self._place_dot(before), self._place_dot(after)
             if line.shape == "steps":
@@ -226,10 +233,6 @@ class _Layout:
 
     def _build_series(self, number: int, line: Line) -> Series:
         style = STYLES - 1 if line.faint else number % STYLES
-        ends = [
-            (self._scale_x(dot.x), self._scale_y(low), self._scale_y(high))
-            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
-        ]
         points = []
         for dot in line.dots if line.marked else ():
             x, y = self._place_dot(dot)
@@ -249,7 +252,11 @@ class _Layout:
             dashed=number >= STYLES,
             round=any(dot.radius_px for dot in line.dots),
             # intervals that are taller than a pixel
-            whiskers=" ".join(f"M{at:g},{low:g} V{high:g}" for at, low, high in ends if abs(low - high) > 1),
+            whiskers=" ".join(
+                f"M{x:g},{low:g} V{high:g}"
+                for x, low, high in self._place_spread(line)
+                if abs(low - high) > 1
+            ),
         )
 
     def _build_path(self, line: Line) -> str:

@@ -5,10 +5,11 @@ from itertools import combinations
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tpx.analyzer.objectives import RankedVariant, rank
 from tpx.analyzer.reports.charts import load_chart as draw
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement
+from tpx.analyzer.results.measurement import LoadPoint
 from tpx.analyzer.results.run import Run
 from tpx.report.chart import STYLES, marker
 from tpx.report.layout import CHAR_WIDTH_PX, Drawing, PlacedLabel, lay_out
@@ -66,11 +67,11 @@ def test_styles_differ_by_marker_and_lines_by_dashes_once_styles_run_out(replay:
 
 def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> None:
     table = [
-        Measurement(
+        make_measurement(
             variant=f"alexnet_config_{n}",
             load=LoadPoint(value=1),
             throughput=1.0,
-            latency=Latency(avg_ns=5_000_000),
+            latency=make_latency(avg_ns=5_000_000),
             stable=n == "0",
         )
         for n in ("default", "0")
@@ -85,7 +86,7 @@ def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> No
 
 def test_measurements_without_a_latency_make_no_chart(replay: Replay) -> None:
     table = [
-        Measurement(variant=f"alexnet_config_{n}", load=LoadPoint(value=1), throughput=1.0)
+        make_measurement(variant=f"alexnet_config_{n}", load=LoadPoint(value=1), throughput=1.0)
         for n in ("default", "0")
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=1)

@@ -11,26 +11,18 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.analyzer.reports.test_html import measured
 from tests.report.reading import pdf_pages, pdf_text, read
 from tpx.analyzer.options.measuring import ProfileOutputSpec
-from tpx.analyzer.reports.charts import parts_of
 from tpx.analyzer.reports.files import junit_text, markdown_text, write_reports
 from tpx.analyzer.reports.json import report_json
-from tpx.analyzer.results.measurement import (
-    EnergyUse,
-    GpuUse,
-    Latency,
-    LatencyBreakdown,
-    LoadPoint,
-    Measurement,
-    MemoryUse,
-    ServerOnly,
-)
+from tpx.analyzer.results.measurement import EnergyUse, GpuUse, LoadPoint, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.cli.analyze import main
 from tpx.errors import MeasurementError
+from tpx.perf.report.plots import parts_of
 from tpx.report.digits import in_unit
 from tpx.report.files import step_summary_path
 
@@ -42,14 +34,12 @@ BATCHING = {"name": "alexnet", "max_batch_size": 4, "instance_group": [{"count":
 def rich(variant: str, load: int, throughput: float, avg_ms: float) -> Measurement:
     """A measurement with everything that a report can show."""
     avg_ns = round(avg_ms * 1e6)
-    return Measurement(
+    return make_measurement(
         variant=variant,
         load=LoadPoint(value=load),
         throughput=throughput,
-        latency=Latency(avg_ns=avg_ns, p50_ns=avg_ns, p90_ns=avg_ns, p95_ns=avg_ns, p99_ns=avg_ns * 2),
-        breakdown=LatencyBreakdown(
-            queue_ns=avg_ns // 4, compute_infer_ns=avg_ns // 2, client_send_recv_ns=50_000
-        ),
+        latency=make_latency(avg_ns=avg_ns, p50_ns=avg_ns, p90_ns=avg_ns, p95_ns=avg_ns, p99_ns=avg_ns * 2),
+        breakdown={"queue_ns": avg_ns // 4, "compute_infer_ns": avg_ns // 2, "client_send_recv_ns": 50_000},
         duration_ns=10**9,
         memory=MemoryUse(rss_bytes=90_000_000),
         gpus=(GpuUse(uuid="GPU-1", used_bytes=3_000_000_000, total_bytes=16 << 30, power_w=80.0),),
@@ -135,8 +125,8 @@ def test_every_chart_is_valid_svg_with_title_and_description(batching: Run) -> N
 def test_the_parts_of_the_latency_add_up_to_it() -> None:
     for avg_ms in (0.06, 1.0, 7.3):
         measurement = rich("m", 1, 1.0, avg_ms)
-        assert sum(part.duration_ns for part in parts_of(measurement)) == measurement.latency.avg_ns
-    assert parts_of(measured("m", 1, 1.0, 1.0)) == ()
+        assert sum(part.duration_ns for part in parts_of(measurement.result)) == measurement.mean_ns
+    assert parts_of(measured("m", 1, 1.0, 1.0).result) == ()
 
 
 def test_without_a_gpu_or_parts_or_rounds_nothing_empty_is_shown(replay: Replay) -> None:
@@ -228,7 +218,7 @@ def test_markdown_has_the_verdict_a_table_and_a_curve(replay: Replay) -> None:
     rows = [line for line in lines if line.startswith("| `")]
     assert rows[0] == (
         "| `alexnet_config_4` | 5:GPU | 32 | 1,680 \u00b1 50 | +67% \\[1.6x to 1.7x\\] | 22.3 ms \u00b1 0.6 "
-        "| 6 times |"
+        "| 22.3 ms \u00b1 0.6 | 6 times |"
     )
     assert len(rows) == 6
     assert "throughput `\u2581" in text

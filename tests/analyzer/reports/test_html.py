@@ -8,14 +8,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.analyzer.measuring import changed, make_latency, make_measurement
 from tests.analyzer.reports.rendered import for_wide_screens, render, view_of
 from tests.report.blocks import blocks_of
 from tests.report.reading import read
 from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.grids import figure
-from tpx.analyzer.results.measurement import Latency, LoadPoint, Measurement, Range
+from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
+from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import rounded
 from tpx.report.document import Statement
 from tpx.report.files import write_text
@@ -24,11 +26,11 @@ Replay = Callable[..., Run]
 
 
 def measured(variant: str, concurrency: int, throughput: float, p99_ms: float) -> Measurement:
-    return Measurement(
+    return make_measurement(
         variant=variant,
         load=LoadPoint(value=concurrency),
         throughput=throughput,
-        latency=Latency(p99_ns=round(p99_ms * 1e6)),
+        latency=make_latency(p99_ns=round(p99_ms * 1e6)),
     )
 
 
@@ -65,12 +67,13 @@ def test_the_table_of_configurations_shows_each_at_its_best_load(replay: Replay)
         "Concurrency",
         "infer/s",
         "vs default",
+        "avg",
         "p99",
         "Measured",
     ]
     assert rows[1] == [
         *("alexnet_config_4", "5:GPU", "32", "1,680\u00b1 50"),
-        *("+67%[1.6x to 1.7x]", "22.3 ms\u00b1 0.6", "6 times"),
+        *("+67%[1.6x to 1.7x]", "22.3 ms\u00b1 0.6", "22.3 ms\u00b1 0.6", "6 times"),
     ]
     assert [row[0] for row in rows[1:]] == [
         "alexnet_config_4",
@@ -172,12 +175,17 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "note"),
-    [(90.0, 110.0, "\u00b1 10"), (0.0, 260.0, "0 to 260"), (99.99, 100.01, "")],
+    [
+        (90.0, 110.0, "\u00b1 10"),
+        (80.0, 160.0, "80 to 160"),
+        (0.0, 260.0, "\u00b1 over 50%"),
+        (99.99, 100.01, ""),
+    ],
 )
 def test_an_interval_is_told_by_its_ends_where_the_value_is_not_in_its_middle(
     low: float, high: float, note: str
 ) -> None:
-    assert figure(100.0, "", Range(low=low, high=high)).note == note
+    assert figure(100.0, "", Interval(value=0.0, low=low, high=high)).note == note
 
 
 def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay) -> None:
@@ -185,7 +193,9 @@ def test_under_the_same_load_both_are_as_the_search_measured_them(replay: Replay
     run = replay()
     (model,) = run.models
     slower = tuple(
-        replace(v, repetitions=tuple(replace(m, throughput=m.throughput / 2) for m in v.repetitions))
+        replace(
+            v, repetitions=tuple(changed(m, throughput_infer_per_s=m.throughput / 2) for m in v.repetitions)
+        )
         if v.variant.is_default
         else v
         for v in model.variants
@@ -205,7 +215,7 @@ def test_the_page_of_many_models_shows_of_each_what_there_is_room_for(replay: Re
         for k in range(9)
     ]
     run = replay(table, concurrency=tuple(2**k for k in range(9)))
-    models = tuple(replace(run.models[0], model=f"m{i}") for i in range(15))
+    models = tuple(replace(run.models[0], models=(f"m{i}",)) for i in range(15))
     page = render(replace(run, models=models))
     assert len(read(page).rows["model-0-measurements"]) == 1 + 600 // 15
     assert "The first 40 of 54 measurements; all of them are in the JSON of the run" in page

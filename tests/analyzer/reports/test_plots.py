@@ -164,5 +164,5 @@ def test_a_run_may_ask_itself_for_the_gpus_of_all_models(replay: Replay) -> None
 
 def test_of_models_together_gpus_are_shown_if_one_uses_them(run: Run) -> None:
     run.started.settings["profile_models"] = [{"a": {"cpu_only": True}}, "b"]
-    assert view_of(run).shows_gpus("a,b")
-    assert not view_of(run).shows_gpus("a")
+    assert view_of(run).shows_gpus(("a", "b"))
+    assert not view_of(run).shows_gpus(("a",))

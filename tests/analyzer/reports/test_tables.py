@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import changed, make_latency, make_measurement
 from tpx.analyzer.reports.tables import (
     for_people,
     gpu_table,
@@ -15,7 +16,7 @@ from tpx.analyzer.reports.tables import (
     write_csv,
 )
 from tpx.analyzer.reports.view import ReportView
-from tpx.analyzer.results.measurement import GpuUse, Latency, LoadPoint, Measurement, MemoryUse, ServerOnly
+from tpx.analyzer.results.measurement import GpuUse, LoadPoint, Measurement, MemoryUse, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.errors import MeasurementError
 from tpx.report.text import Table
@@ -24,11 +25,11 @@ Replay = Callable[..., Run]
 
 
 def measured(variant: str, throughput: float, p99_ms: float, *, gpu: bool = False) -> Measurement:
-    return Measurement(
+    return make_measurement(
         variant=variant,
         load=LoadPoint(value=4),
         throughput=throughput,
-        latency=Latency(p99_ns=round(p99_ms * 1e6)),
+        latency=make_latency(p99_ns=round(p99_ms * 1e6)),
         memory=MemoryUse(rss_bytes=123_456_789, uss_bytes=98_765_432),
         gpus=(
             GpuUse(
@@ -160,17 +161,19 @@ def test_cells_of_models_measured_together_have_the_whole_and_each_share(replay:
     first = model.variants[0]
     loads = (LoadPoint(value=4, batch_size=1), LoadPoint(value=8, batch_size=2))
     members = tuple(
-        Measurement(variant=f"{name}_config_0", load=load, throughput=rate, latency=Latency(p99_ns=p99_ns))
+        make_measurement(
+            variant=f"{name}_config_0", load=load, throughput=rate, latency=make_latency(p99_ns=p99_ns)
+        )
         for name, load, rate, p99_ns in (
             ("a", loads[0], 184.5, 23_900_000),
             ("b", loads[1], 236.5, 17_400_000),
         )
     )
-    whole = Measurement(
+    whole = make_measurement(
         variant="x",
         load=LoadPoint(value=12, members=loads),
         throughput=421.0,
-        latency=Latency(p99_ns=20_650_000),
+        latency=make_latency(p99_ns=20_650_000),
         members=members,
     )
     configurations = tuple(
@@ -248,7 +251,7 @@ def test_rows_for_people_say_how_often_they_were_measured_and_what_was_not_stabl
     run = replay()
     (model,) = run.models
     shaky = tuple(
-        replace(v, measurements=tuple(replace(m, stable=m.load.value != 1) for m in v.measurements))
+        replace(v, measurements=tuple(changed(m, stable=m.load.value != 1) for m in v.measurements))
         for v in model.variants
     )
     view = ReportView.of(replace(run, models=(replace(model, variants=shaky),)), NAMES)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
     SCHEMA,
@@ -25,9 +26,7 @@ from tpx.analyzer.results.journal import (
 from tpx.analyzer.results.measurement import (
     Configuration,
     GpuUse,
-    Latency,
     LoadPoint,
-    Measurement,
     MemoryUse,
     TrialFailure,
     Variant,
@@ -38,20 +37,19 @@ from tpx.errors import MeasurementError, UsageError
 
 STARTED = RunStarted(
     schema=SCHEMA,
-    models=("m",),
+    models=(("m",),),
     goals=Goals(),
     top=3,
-    tolerance_percent=10.0,
     settings={"concurrency": [1, 2]},
     provenance=Provenance(command=("tpx",), started="2026-01-01T00:00:00+00:00", versions={}, host={}),
 )
 MEASURED = Measured(
     model="m",
-    measurement=Measurement(
+    measurement=make_measurement(
         variant="m_config_default",
         load=LoadPoint(value=4, batch_size=2),
         throughput=123.456,
-        latency=Latency(avg_ns=1, p99_ns=2),
+        latency=make_latency(avg_ns=1, p99_ns=2),
         stable=False,
         note="windows differ",
         memory=MemoryUse(rss_bytes=10, uss_bytes=5),
@@ -119,7 +117,7 @@ def test_a_damaged_line_before_the_end_is_named(tmp_path: Path) -> None:
 def test_another_schema_is_refused_by_number(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     write(path, STARTED)
-    path.write_bytes(path.read_bytes().replace(b'"schema":1', b'"schema":99'))
+    path.write_bytes(path.read_bytes().replace(b'"schema":2', b'"schema":99'))
     with pytest.raises(MeasurementError, match="schema 99"):
         read_last_run(path)
 
@@ -192,7 +190,7 @@ def test_a_run_that_is_resumed_has_not_ended(tmp_path: Path) -> None:
 def configured(name: str) -> Configured:
     return Configured(
         configuration=Configuration(
-            variant=Variant(model="m", name=name, delta={}),
+            variant=Variant(models=("m",), name=name, delta={}),
             text="",
             instance_group="1:CPU",
             instances=1,
@@ -253,6 +251,7 @@ def test_the_latencies_of_earlier_releases_are_read(tmp_path: Path) -> None:
         )
     found = read_last_run(path)[-1]
     assert isinstance(found, Measured)
-    assert found.measurement.latency == Latency(avg_ns=5, p50_ns=4, p90_ns=6, p95_ns=7, p99_ns=8)
-    assert found.measurement.answers is not None
-    assert found.measurement.answers.first == Latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)
+    assert found.measurement.result.latency == make_latency(avg_ns=5, p50_ns=4, p90_ns=6, p95_ns=7, p99_ns=8)
+    streaming = found.measurement.result.streaming
+    assert streaming is not None
+    assert streaming.first_response == make_latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpx.analyzer.results.measurement import Latency, LatencyBreakdown, LoadPoint
-from tpx.analyzer.runners.load import level_of, shorten_rules, to_measurement, windows_of
+from tests.analyzer.measuring import make_latency, make_window
+from tpx.analyzer.objectives import METRICS
+from tpx.analyzer.results.measurement import LoadPoint
+from tpx.analyzer.runners.load import level_of, shorten_rules, to_measurement
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
@@ -52,26 +54,30 @@ LEVEL = LevelResult(
 )
 
 
-def test_figures_are_carried_over_and_sums_become_means() -> None:
+def test_a_measurement_keeps_its_level_and_reads_its_figures_from_it() -> None:
     measurement = to_measurement(LEVEL, "m_config_0", LOAD)
-    assert measurement.throughput == 400.0
-    latency = Latency(min_ns=1, max_ns=9, avg_ns=5, p50_ns=50, p90_ns=90, p95_ns=95, p99_ns=99)
-    assert measurement.latency == latency
-    assert measurement.breakdown == LatencyBreakdown(
-        queue_ns=100,
-        compute_input_ns=10,
-        compute_infer_ns=100,
-        compute_output_ns=1,
-        client_send_recv_ns=30,
-        client_response_wait_ns=30,
-    )
-    assert (measurement.variant, measurement.load, measurement.requests) == ("m_config_0", LOAD, 400)
+    assert measurement.result == LEVEL
+    assert (measurement.variant, measurement.load) == ("m_config_0", LOAD)
+    assert (measurement.throughput, measurement.p99_ns, measurement.mean_ns) == (400.0, 99, 5)
     assert (measurement.stable, measurement.note) == (True, "")
+    shown = {
+        "perf_server_queue": 100,
+        "perf_server_compute_input": 10,
+        "perf_server_compute_infer": 100,
+        "perf_server_compute_output": 1,
+        "perf_client_send_recv": 30,
+        "perf_client_response_wait": 30,
+        "perf_latency_p90": 90,
+    }
+    assert {tag: METRICS[tag].value(measurement) for tag in shown} == {
+        tag: ns / 1e6 for tag, ns in shown.items()
+    }
 
 
 def test_what_nobody_counted_is_absent_not_zero() -> None:
     measurement = to_measurement(replace(LEVEL, server=None, client=None), "m", LOAD)
-    assert measurement.breakdown == LatencyBreakdown()
+    assert METRICS["perf_server_queue"].value(measurement) is None
+    assert METRICS["perf_client_response_wait"].value(measurement) is None
 
 
 def test_an_unstable_level_carries_its_reason_and_its_failures() -> None:
@@ -110,10 +116,10 @@ def test_a_trial_has_as_many_windows_as_were_asked_for(words: tuple[str, ...], m
 
 
 def test_the_windows_of_a_final_round_are_those_of_its_figures() -> None:
-    level = replace(LEVEL, kept_windows=len(LEVEL.windows))
-    windows = windows_of(level)
-    assert [w.throughput for w in windows] == [w.throughput_infer_per_s for w in level.windows]
-    assert all(w.latency.p99_ns for w in windows)
+    windows = tuple(make_window(rate, make_latency(p99_ns=9)) for rate in (1.0, 2.0, 3.0))
+    level = replace(LEVEL, windows=windows, kept_windows=2)
+    assert to_measurement(level, "m", LOAD).windows == ()
+    assert to_measurement(level, "m", LOAD, windowed=True).windows == windows[1:]
 
 
 def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:

@@ -248,9 +248,9 @@ def configured(variant: Variant, *members: Configuration) -> Configuration:
 
 
 def test_members_are_loaded_before_what_is_made_of_them() -> None:
-    step = configured(Variant(model="step", name="step_config_0", delta={"max_batch_size": 4}))
-    plain = configured(Variant(model="plain", name="plain_config_default"))
-    top = Variant(model="top", name="top_config_0", members=(step.variant, plain.variant))
+    step = configured(Variant(models=("step",), name="step_config_0", delta={"max_batch_size": 4}))
+    plain = configured(Variant(models=("plain",), name="plain_config_default"))
+    top = Variant(models=("top",), name="top_config_0", members=(step.variant, plain.variant))
     found = configs_of(configured(top, step, plain))
     assert list(found) == ["step", "plain", "top"]
     assert found["plain"] is None
@@ -258,11 +258,11 @@ def test_members_are_loaded_before_what_is_made_of_them() -> None:
     assert found["step"] is not None
     assert (found["step"]["name"], found["step"]["max_batch_size"]) == ("step", 4)
 
-    together = Variant(model="step,plain", name="x", members=(step.variant, plain.variant))
+    together = Variant(models=("step", "plain"), name="x", members=(step.variant, plain.variant))
     assert list(configs_of(configured(together, step, plain))) == ["step", "plain"]
 
-    logic = configured(Variant(model="top", name="top_config_1", delta={"max_batch_size": 2}))
-    calls = Variant(model="top", name="both", members=(logic.variant, step.variant))
+    logic = configured(Variant(models=("top",), name="top_config_1", delta={"max_batch_size": 2}))
+    calls = Variant(models=("top",), name="both", members=(logic.variant, step.variant))
     found = configs_of(configured(calls, logic, step))
     assert list(found) == ["step", "top"]
     assert found["top"] is not None
@@ -286,8 +286,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 def test_a_load_names_only_fields_that_are_set_so_that_an_older_server_takes_it() -> None:
-    member = Variant(model="a", name="a_config_0", delta={"max_batch_size": 1, "dynamic_batching": {}})
-    variant = Variant(model="ens", name="ens_config_0", delta={"max_batch_size": 1}, members=(member,))
+    member = Variant(models=("a",), name="a_config_0", delta={"max_batch_size": 1, "dynamic_batching": {}})
+    variant = Variant(models=("ens",), name="ens_config_0", delta={"max_batch_size": 1}, members=(member,))
     loads = configs_of(configure(variant, DEFAULTS["ens"], DEFAULTS))
     assert list(loads) == ["a", "ens"], "members come first"
     assert loads["ens"] == {

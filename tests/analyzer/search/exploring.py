@@ -84,7 +84,7 @@ class Explored:
         """The search as a run would have it."""
         variants: dict[str, Variant] = {t.variant.name: t.variant for t in self.trials}
         return ModelRun(
-            model=self.asked.facts.model,
+            models=self.asked.models,
             variants=tuple(
                 VariantRun(
                     configuration=self._configuration(variant),

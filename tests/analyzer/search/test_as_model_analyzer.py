@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.analyzer.measuring import make_measurement
 from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.options.spec import groups_of, spec_of
-from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Trial, TrialFailure
+from tpx.analyzer.results.measurement import LoadPoint, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.axes import open_grid
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
@@ -47,7 +48,7 @@ def measured(tmp_path: Path, text: str, surface: Surface = lambda _: 100.0) -> l
 def _outcome(trial: Trial, throughput: float | None) -> Outcome:
     if throughput is None:
         return TrialFailure(variant=trial.variant.name, load=trial.load, reason="out of memory")
-    return Measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
+    return make_measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
 
 
 def shown(trials: list[Trial]) -> list[tuple[str, int, int]]:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.analyzer.measuring import make_measurement
 from tests.analyzer.search.exploring import space
-from tpx.analyzer.results.measurement import LoadPoint, Measurement, Outcome, Trial, TrialFailure
+from tpx.analyzer.results.measurement import LoadPoint, Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Limits, SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts
@@ -30,7 +31,7 @@ def walk(search: SearchDriver, surface: Surface) -> list[Trial]:
 def outcome(trial: Trial, throughput: float | None) -> Outcome:
     if throughput is None:
         return TrialFailure(variant=trial.variant.name, load=trial.load, reason="out of memory")
-    return Measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
+    return make_measurement(variant=trial.variant.name, load=trial.load, throughput=throughput)
 
 
 def names(trials: list[Trial]) -> list[str]:

@@ -1,9 +1,8 @@
 """The final repetitions: who takes part, in which order, and when they end."""
 
-from dataclasses import replace
-
 import pytest
 
+from tests.analyzer.measuring import changed, make_latency, make_measurement
 from tests.analyzer.search.exploring import FIXED, explore, search_spec, server_for, space
 from tests.analyzer.simulated import Noise, Surface
 from tpx.analyzer.results.goals import Constraint, Goals
@@ -97,7 +96,7 @@ def test_a_finalist_whose_mean_misses_a_constraint_goes_on_where_it_keeps_it() -
         if trial.round:
             finals.append(trial)
             if trial.load.value == 2 and trial.variant.is_default:
-                outcome = replace(outcome, latency=replace(outcome.latency, p99_ns=500_000_000))
+                outcome = changed(outcome, latency=make_latency(p99_ns=500_000_000))
         search.tell(trial, outcome)
     own = [trial.load.value for trial in finals if trial.variant.is_default]
     assert own[:4] == [2, 2, 1, 1]
@@ -150,12 +149,14 @@ def test_a_finalist_far_behind_what_the_search_saw_is_not_measured_again() -> No
 
 def test_what_the_search_measured_does_not_count_beside_the_rounds() -> None:
     def measured(throughput: float, number: int = 0) -> Measurement:
-        return Measurement(variant="m_config_0", load=LoadPoint(value=1), throughput=throughput, round=number)
+        return make_measurement(
+            variant="m_config_0", load=LoadPoint(value=1), throughput=throughput, round=number
+        )
 
     rounds = [measured(100.0, 1), measured(101.0, 2)]
     for lucky in (102.0, 400.0):
         assert point_of([measured(lucky)], rounds).throughput == pytest.approx(100.5, rel=1e-4)
-    unstable = replace(measured(102.0), stable=False, note="its throughput was known to \u00b19% only")
+    unstable = changed(measured(102.0), stable=False, reason="its throughput was known to \u00b19% only")
     assert (point_of([unstable], rounds).stable, point_of([unstable], rounds).note) == (True, "")
     assert not point_of([unstable], []).stable
 
@@ -175,7 +176,7 @@ def test_telling_what_was_not_asked_is_refused() -> None:
     assert isinstance(trial, Trial)
     other = Trial(variant=trial.variant, load=LoadPoint(value=999))
     with pytest.raises(ValueError, match="asked for"):
-        search.tell(other, Measurement(variant="x", load=other.load, throughput=1.0))
+        search.tell(other, make_measurement(variant="x", load=other.load, throughput=1.0))
 
 
 def test_a_small_budget_has_fewer_finalists_instead_of_half_a_round() -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.analyzer.measuring import make_latency, make_measurement
 from tests.analyzer.search.exploring import FIXED, search_spec, space
 from tpx.analyzer.results.goals import Constraint, Goals
-from tpx.analyzer.results.measurement import Latency, Measurement, Outcome, Trial, TrialFailure
+from tpx.analyzer.results.measurement import Outcome, Trial, TrialFailure
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.ranges import LoadSpace
 from tpx.analyzer.search.spec import Limits, SearchSpace
@@ -43,8 +44,8 @@ def _outcome(trial: Trial, p99_ms: Callable[[int], float], throughput: Callable[
     name, load = trial.variant.name, trial.load
     if not trial.variant.is_default:
         return TrialFailure(variant=name, load=load, reason="no memory")
-    latency = Latency(p99_ns=round(p99_ms(load.value) * 1e6))
-    return Measurement(variant=name, load=load, throughput=throughput(load.value), latency=latency)
+    latency = make_latency(p99_ns=round(p99_ms(load.value) * 1e6))
+    return make_measurement(variant=name, load=load, throughput=throughput(load.value), latency=latency)
 
 
 def test_the_boundary_between_two_loads_is_bisected() -> None:

@@ -59,7 +59,7 @@ def test_threads_double_up_to_the_cores() -> None:
 
 def test_a_queue_delay_is_one_of_the_batcher_and_needs_batches() -> None:
     found = grid(Extras(queue_delays=(100, 500)))
-    delta = variant_with(found, max_batch_size="4", batching="on, delay 500 us").delta
+    delta = variant_with(found, max_batch_size="4", batching="on, delay 500 \u00b5s").delta
     assert delta["dynamic_batching"] == {"max_queue_delay_microseconds": 500}
     told = [found.describe(p) for p in found.points()]
     assert not any("max_batch_size 1," in text and "delay" in text for text in told)
@@ -138,7 +138,7 @@ def test_quick_search_does_not_look_at_every_point_of_many_members() -> None:
 
 
 def test_names_count_changes_in_the_order_they_are_asked_for() -> None:
-    names = Names("m_config_model")
+    names = Names(("m_config_model",))
     first = names.variant({"a": 1, "b": {"c": 2}})
     assert first.name == "m_config_model_config_0"
     assert names.variant({"d": 1}).name == "m_config_model_config_1"
@@ -157,6 +157,7 @@ def test_changes_combine_and_none_stays() -> None:
 
 ADD, SUB, BLS = replace(BATCHING, model="add"), replace(FIXED, model="sub"), replace(FIXED, model="bls")
 BOTH = (SearchMember(facts=ADD), SearchMember(facts=SUB))
+TOGETHER = tuple(replace(member, loads=space().loads) for member in BOTH)
 
 
 def test_an_ensembles_steps_are_its_dimensions_and_its_variant_names_theirs() -> None:
@@ -186,7 +187,7 @@ def test_business_logic_is_varied_with_what_it_calls() -> None:
 
 
 def test_models_measured_together_have_loads_of_their_own() -> None:
-    asked = replace(search_spec(replace(BATCHING, model="add,sub")), members=BOTH)
+    asked = replace(search_spec(replace(BATCHING, model="add,sub")), members=TOGETHER)
     found = open_grid(asked)
     point = (1, 2, 0)  # add: 2 instances, batches of 4; sub: 1 instance
     load = found.ladder(point)[4]
@@ -201,7 +202,8 @@ def test_models_measured_together_have_loads_of_their_own() -> None:
 def test_several_models_are_searched_by_every_strategy_that_jumps(mode: str, together: bool) -> None:
     name = "add,sub" if together else "ens"
     asked = replace(
-        search_spec(replace(FIXED, model=name), limits=Limits(max_measurements=150)), members=BOTH
+        search_spec(replace(FIXED, model=name), limits=Limits(max_measurements=150)),
+        members=TOGETHER if together else BOTH,
     )
     found = explore(mode, asked, server_for(asked, seed=4))  # type: ignore[arg-type]
     assert found.trials[0].variant.is_default

@@ -2,13 +2,14 @@
 
 import pytest
 
+from tests.analyzer.measuring import make_measurement
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Decision, Measurement, Trial, TrialFailure, Variant
+from tpx.analyzer.results.measurement import Decision, Trial, TrialFailure, Variant
 from tpx.analyzer.search.history import History
 from tpx.analyzer.search.ranges import LoadSpace
 from tpx.analyzer.search.sweep import Swept, plateau_gain, sweep
 
-VARIANT = Variant(model="m", name="m_config_default")
+VARIANT = Variant(models=("m",), name="m_config_default")
 DOUBLING = tuple(2**i for i in range(11))
 
 
@@ -27,7 +28,7 @@ def run(
             trial = steps.send(
                 TrialFailure(variant=name, load=load, reason="the server died")
                 if throughput is None
-                else Measurement(variant=name, load=load, throughput=throughput)
+                else make_measurement(variant=name, load=load, throughput=throughput)
             )
     except StopIteration as end:
         return trials, end.value, history.decisions

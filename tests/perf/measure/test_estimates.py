@@ -36,4 +36,4 @@ def test_nothing_is_known_of_the_mean_of_a_single_request() -> None:
     # a bound of zero says nothing
     assert "mean" not in told
     assert "infer/s" not in told
-    assert "p99 at least 1.37 us (n too small for p99)" in told
+    assert "p99 at least 1.37 \u00b5s (n too small for p99)" in told

@@ -194,6 +194,7 @@ def test_a_streamed_request_whose_end_is_told_late_is_of_the_window_in_which_it_
     result = result_of(ledger, Ending(failures={}, failed=0, interrupted=False))
     assert [w.requests for w in result.windows] == [100, 100, 100, 100]
     assert result.estimates is not None
+    assert result.estimates.batches is not None
     assert result.estimates.batches.requests.sum() == result.requests == 300
 
 

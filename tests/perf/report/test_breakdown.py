@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.perf.conftest import make_level
-from tpx.perf.report.plots import COMPACT, WIDE, BarFrame, Part, breakdown_of_levels, lay_out, parts_of
+from tpx.perf.report.plots import COMPACT, WIDE, BarFrame, Part, breakdown_picture, lay_out, parts_of
 from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown
 
 
@@ -73,7 +73,7 @@ def test_segments_lie_end_to_end_and_none_is_outside(frame: BarFrame) -> None:
 
 
 def test_nothing_is_drawn_of_levels_without_a_latency() -> None:
-    assert breakdown_of_levels([make_level(latency=None, client=None)]) is None
+    assert breakdown_picture("breakdown", [("1", make_level(latency=None, client=None))]) is None
 
 
 def test_bars_are_labelled_as_tables_write_latencies_whatever_the_axis_counts() -> None:
@@ -83,4 +83,4 @@ def test_bars_are_labelled_as_tables_write_latencies_whatever_the_axis_counts() 
     ]
     drawn = lay_out("k", named, WIDE)
     assert drawn.x_title == "Mean latency (ms)"
-    assert [row.total for row in drawn.rows] == ["870 us", "1.26 ms"]
+    assert [row.total for row in drawn.rows] == ["870 \u00b5s", "1.26 ms"]

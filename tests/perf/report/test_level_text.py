@@ -187,7 +187,9 @@ def test_schedules_of_the_users_own_have_no_title(mode: str) -> None:
 
 
 def test_latency_from_the_due_time_and_from_sending_are_both_told_where_they_differ() -> None:
-    assert "from when they were sent: mean 221 us, p50 212 us, p99 100 us" in text(paced(0, 100))
+    assert "from when they were sent: mean 221 \u00b5s, p50 212 \u00b5s, p99 100 \u00b5s" in text(
+        paced(0, 100)
+    )
     assert "tpx adds" not in text(paced(0, 335))
 
 

@@ -49,13 +49,15 @@ def test_figures_have_their_mean_with_its_interval_and_a_curve() -> None:
     through, p50, p90, p99 = lines(board())[1:5]
     assert through.startswith("  infer/s      5,000   mean 5,000 \u00b1 1.96")
     assert through.endswith("\u2581\u2583\u2585\u2587\u2588")
-    assert p99.startswith("  p99         812 us   mean 812 us \u00b1 0 us")
+    assert p99.startswith("  p99         812 \u00b5s   mean 812 \u00b5s \u00b1 0 \u00b5s")
     assert (p50[:6], p90[:6]) == ("  p50 ", "  p90 ")
 
 
 def test_the_servers_parts_are_told_and_drawn() -> None:
     server = lines(board())[5]
-    assert server.startswith("  server 113 us  queue 25  input 5  compute 63  output 17  rest 3  batch 1.00")
+    assert server.startswith(
+        "  server 113 \u00b5s  queue 25  input 5  compute 63  output 17  rest 3  batch 1.00"
+    )
     assert server.count("\u2588") == pytest.approx(40, abs=3)
 
 
@@ -92,7 +94,7 @@ def test_verdicts_of_levels_so_far_stay() -> None:
         dashboard.level_finished(replace(make_level(n + 1), verdict=Verdict.UNSTABLE), 13 * SECOND)
     rows = [line for line in lines(dashboard) if line.endswith("unstable")]
     assert len(rows) == 8
-    assert rows[-1].split() == ["concurrency", "10", "4,480", "212", "us", "340", "us", "unstable"]
+    assert rows[-1].split() == ["concurrency", "10", "4,480", "212", "\u00b5s", "340", "\u00b5s", "unstable"]
 
 
 def test_the_level_after_begins_with_nothing_of_the_one_before() -> None:

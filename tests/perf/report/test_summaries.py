@@ -93,10 +93,10 @@ def test_with_objectives_only_they_can_fail() -> None:
 def test_markdown_has_the_result_a_row_a_level_and_both_curves() -> None:
     text = markdown_text(report(make_level(1, 4478.72), make_level(2, 6000.0), UNSTABLE))
     lines = text.splitlines()
-    assert lines[0].endswith("net: 6,000 infer/s at concurrency 2, p50 212 us, p99 340 us")
+    assert lines[0].endswith("net: 6,000 infer/s at concurrency 2, p50 212 \u00b5s, p99 340 \u00b5s")
     assert "Excluded: concurrency 2 (unstable)." in text
     assert "| Concurrency | infer/s | mean | p50 | p90 | p99 | Failed | Verdict |" in lines
-    assert "| 1 | 4,480 | 221 us | 212 us | 275 us | 340 us | 0 | \u2705 ok |" in lines
+    assert "| 1 | 4,480 | 221 \u00b5s | 212 \u00b5s | 275 \u00b5s | 340 \u00b5s | 0 | \u2705 ok |" in lines
     assert "Throughput `\u2581\u2583\u2588` \u00b7 p99" in text
 
 
@@ -108,7 +108,9 @@ def test_levels_of_a_search_are_written_in_the_order_of_their_loads(
     write_files(report(make_level(8), make_level(1), make_level(4), config=config), [])
     for name in ("a.md", "job.md"):
         rows = [
-            line.split()[1] for line in (tmp_path / name).read_text("utf-8").splitlines() if "us |" in line
+            line.split()[1]
+            for line in (tmp_path / name).read_text("utf-8").splitlines()
+            if "\u00b5s |" in line
         ]
         assert rows == ["1", "4", "8"]
 

@@ -12,6 +12,7 @@ from tpx.perf.statistics.findings import (
     contrast_runs,
     corrected,
     mean_error,
+    moderate,
 )
 from tpx.perf.statistics.intervals import t_quantile
 
@@ -191,3 +192,46 @@ def test_a_mean_of_two_is_not_known_as_badly_as_one_degree_of_freedom_says() -> 
     assert error.reach(0.025) < 0.1
     wild = mean_error([0.0, 0.7])
     assert max(each.reach(0.025) for each in wild) == pytest.approx(t_quantile(0.975, 1) * 0.35, rel=1e-6)
+
+
+def test_the_error_of_a_difference_is_that_of_the_specification() -> None:
+    """Two items in two rounds of three windows: residual, windows, loads and rounds by hand."""
+    windows = {
+        "a": {1: (0.00, 0.02, 0.05), 2: (0.10, 0.13, 0.12)},
+        "b": {1: (0.30, 0.33, 0.31), 2: (0.45, 0.40, 0.44)},
+    }
+    a1, a2, b1, b2 = 0.02, 0.12, 0.31, 0.44
+    residual = ((a1 - a2) - (b1 - b2)) ** 2 / 4  # one degree of freedom
+    rounds = ((a2 + b2) / 2 - (a1 + b1) / 2) ** 2 / 2
+    scatter = np.median([np.var(each, ddof=1) for item in windows.values() for each in item.values()])
+    prior = scatter / (1 - 2 / 18) ** 3 * 1.35 / 3 + 0.03**2 + rounds
+    found = RoundTable(windows).contrast("b", "a")
+    assert found.change == pytest.approx((b1 + b2 - a1 - a2) / 2)
+    (error,) = found.errors
+    assert error.degrees == 4
+    assert error.error == pytest.approx(math.sqrt((3 * prior + residual) / 4))
+    assert found.repeats == 2
+
+
+@pytest.mark.parametrize(("times", "counts"), [(2.9, 1), (3.1, 2)])
+def test_a_variance_of_three_times_the_prior_contradicts_it(times: float, counts: int) -> None:
+    found = moderate(times * 0.01, 2, 0.01)
+    assert len(found) == counts
+    assert found[0] == (pytest.approx((3 * 0.01 + 2 * times * 0.01) / 5), 5)
+    assert found[1:] == ((times * 0.01, 2),) * (counts - 1)
+
+
+def test_a_difference_that_no_two_rounds_have_seen_is_unknown() -> None:
+    seen = {"a": {1: (0.0,), 2: (0.0,), 3: (0.0,)}, "b": {1: (0.5,)}, "c": {2: (0.5,), 3: (0.5,)}}
+    table = RoundTable(seen)
+    assert (table.contrast("b", "a").reach, table.contrast("b", "a").repeats) == (math.inf, 1)
+    assert table.contrast("b", "c").finding == "undecided"
+    assert math.isfinite(table.contrast("c", "a").reach)
+    for pair in (("a", "nothing"), ("nothing", "a")):
+        missing = table.contrast(*pair)
+        assert (missing.change, missing.errors, missing.comparisons) == (0.0, (), 1)
+
+
+def test_runs_are_as_many_as_the_side_with_fewer_has() -> None:
+    assert contrast_runs([0.0, 0.1, 0.2], [0.5]).repeats == 1
+    assert contrast_runs([0.0], [0.5, 0.6]).repeats == 1

@@ -19,6 +19,7 @@ from tpx.analyzer.options.models import ModelsSpec, ModelToProfile
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
 from tpx.analyzer.options.server import DockerSpec, LaunchSpec
 from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.measurement import Models, group_name
 from tpx.analyzer.search.ranges import LoadsSpec, StrategySpec
 from tpx.analyzer.search.spec import (
     Extras,
@@ -185,9 +186,12 @@ class ModelGroup:
     models: tuple[ModelToProfile, ...]
 
     @property
+    def names(self) -> Models:
+        return tuple(model.name for model in self.models)
+
+    @property
     def name(self) -> str:
-        """Model names: `a`, or `a,b`."""
-        return ",".join(model.name for model in self.models)
+        return group_name(self.names)
 
 
 def groups_of(config: ProfileSpec) -> tuple[ModelGroup, ...]:
@@ -249,7 +253,7 @@ def spec_of(
         facts=replace(_place_instances(config, facts), model=group.name),
         default=default,
         space=replace(space, loads=replace(space.loads, until_plateau=plateau)),
-        goals=config.goals.of(group.name),
+        goals=config.goals.of(*group.names),
         limits=config.budget,
         deltas=deltas,
         members=members,
@@ -283,11 +287,8 @@ def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
 
 def _find_settings(config: ProfileSpec, name: str) -> ModelToProfile:
     """Return the user's settings of a model, from whichever list names it."""
-    named = (
-        *config.models.profile_models,
-        *config.models.bls_composing_models,
-        *config.models.ensemble_composing_models,
-    )
+    models = config.models
+    named = (*models.profile_models, *models.bls_composing_models, *models.ensemble_composing_models)
     return next((model for model in named if model.name == name), ModelToProfile(name=name))
 
 

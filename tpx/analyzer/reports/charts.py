@@ -16,7 +16,7 @@ from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean, repeated
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.report.plots import Part, breakdown_picture, split_latency
+from tpx.perf.report.plots import breakdown_picture
 from tpx.report.chart import Axis, Chart, Dot, Line, Mark
 from tpx.report.digits import in_unit, latency, rounded
 from tpx.report.document import Picture
@@ -100,7 +100,7 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
 
 def _latency_ns(measurement: Measurement) -> float:
     """Return the p99, or else the mean; 0 if unknown."""
-    return measurement.latency.p99_ns or measurement.latency.avg_ns or 0
+    return measurement.p99_ns or measurement.mean_ns or 0
 
 
 def _describe_point(measurement: Measurement) -> str:
@@ -115,14 +115,14 @@ def front_of(ranking: Sequence[RankedVariant]) -> tuple[Spot, ...]:
     """Return the Pareto front of throughput and p99 by latency, up to the confirmed throughput."""
     ceiling = max((r.figures.throughput for r in ranking if r.settled), default=math.inf)
     front: list[Spot] = []
-    for ranked, m in sorted(_list_spots(ranking), key=lambda s: (s[1].latency.p99_ns, -s[1].throughput)):
+    for ranked, m in sorted(_list_spots(ranking), key=lambda s: (s[1].p99_ns, -s[1].throughput)):
         if m.throughput <= ceiling and (not front or m.throughput > front[-1][1].throughput):
             front.append((ranked, m))
     return tuple(front)
 
 
 def _list_spots(ranking: Sequence[RankedVariant]) -> list[Spot]:
-    return [(ranked, m) for ranked in ranking for m in ranked.ordered if m.latency.p99_ns]
+    return [(ranked, m) for ranked in ranking for m in ranked.ordered if m.p99_ns]
 
 
 def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
@@ -183,27 +183,9 @@ def short_name(variant: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
 
-def parts_of(measurement: Measurement) -> tuple[Part, ...]:
-    """Return the components of the mean latency, limited to it as means may exceed it; empty if unknown."""
-    total = measurement.latency.avg_ns
-    if total is None:
-        return ()
-    own = measurement.breakdown
-    wanted = [
-        ("client", own.client_send_recv_ns),
-        ("queue", own.queue_ns),
-        ("infer", own.compute_infer_ns),
-        ("input", own.compute_input_ns),
-        ("output", own.compute_output_ns),
-    ]
-    if all(duration is None for _, duration in wanted):
-        return ()
-    return split_latency(total, wanted)
-
-
 def breakdown(key: str, shown: Iterable[tuple[str, Measurement]]) -> Picture | None:
     """Draw one bar per named measurement of a single model."""
-    return breakdown_picture(key, [(name, parts_of(m)) for name, m in shown if not m.members])
+    return breakdown_picture(key, [(name, m.result) for name, m in shown if not m.members])
 
 
 Mode = Literal["online", "offline"]

@@ -13,6 +13,7 @@ from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.page import build
 from tpx.analyzer.reports.recommendation import verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
+from tpx.analyzer.results.measurement import group_name
 from tpx.analyzer.verdict import Finding
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.document import Document, Note, Section, bullets, section
@@ -78,7 +79,7 @@ def markdown_text(view: ReportView, link: str = "") -> str:
     where = ", ".join(host[key] for key in ("Host", "Processor", "GPU") if host.get(key, "none") != "none")
     document = Document(
         product="analyze",
-        title=f"Model analysis: {', '.join(started.models)}",
+        title=f"Model analysis: {', '.join(map(group_name, started.models))}",
         subtitle=f"{where} \u00b7 {started.provenance.started}",
         notice="" if view.run.outcome == "complete" else "The run did not come to its end.",
         sections=tuple(part for model in view.models for part in _summarize_model(model)),
@@ -92,7 +93,7 @@ def _summarize_model(view: ModelView) -> Iterator[Section]:
         table = configurations_grid("configurations", view)
         ranked = view.verdict.best or view.verdict.ranking[0]
         ordered = ranked.by_load
-        tails = sparkline([m.latency.p99_ns for m in ordered if m.latency.p99_ns is not None])
+        tails = sparkline([m.p99_ns for m in ordered if m.p99_ns is not None])
         text = f"`{ranked.name}` from {ordered[0].load} to {ordered[-1].load}: throughput "
         text += f"`{sparkline([m.throughput for m in ordered])}`" + (
             f" \u00b7 p99 `{tails}`" if tails else ""

@@ -8,9 +8,10 @@ from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, joules
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.goals import Standing
-from tpx.analyzer.results.measurement import Measurement, Range
+from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import repeated
-from tpx.report.digits import change, change_range, in_unit, rounded
+from tpx.perf.statistics.intervals import Interval
+from tpx.report.digits import LARGEST_PERCENT, MICROSECONDS, change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
 
@@ -35,18 +36,20 @@ class TableLine:
 Shown = TableField[TableLine]
 
 
-def figure(value: float | None, unit: str = "", interval: Range | None = None) -> Cell:
+def figure(value: float | None, unit: str = "", interval: Interval | None = None) -> Cell:
     """Return the cell of a figure with its interval as a note; None becomes a dash, which sorts last."""
     made = number(value, lambda known: in_unit(known, unit if unit == "ms" else ""))
     if value is None or interval is None or interval.high is None:
         return made
-    scale = 1000 if made.text.endswith(" us") else 1
+    scale = 1000 if made.text.endswith(MICROSECONDS) else 1
     half = (interval.high - interval.low) / 2
     low, high, reach = (
         rounded(bound * scale, like=value * scale) for bound in (interval.low, interval.high, half)
     )
     lopsided = abs((interval.high + interval.low) / 2 - value) > half * LOPSIDED
     note = f"{low} to {high}" if lopsided else f"\u00b1 {reach}"
+    if half > value * LARGEST_PERCENT:
+        note = f"\u00b1 over {LARGEST_PERCENT:.0%}"
     shown_unit = made.text.partition(" ")[2]
     title = f"95% confidence: {low} to {high} {shown_unit}".rstrip()
     return replace(made, note=note if low != high else "", title=title)

@@ -144,7 +144,7 @@ def _encode_measurement(measurement: Measurement, goals: Goals, prices: Prices) 
         "round": measurement.round,
         "satisfies": standing(measurement, goals) == "met",
         "stable": measurement.stable,
-        "requests": measurement.requests,
+        "requests": measurement.result.requests,
         **_encode_figures(measurement, prices),
     }
     if measurement.members:

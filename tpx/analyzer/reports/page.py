@@ -26,7 +26,7 @@ from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.recommendation import recommend, verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.results.journal import ModelFailed
-from tpx.analyzer.results.measurement import TrialFailure
+from tpx.analyzer.results.measurement import TrialFailure, group_name
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun
 from tpx.analyzer.verdict import plural
 from tpx.report.chart import Chart
@@ -85,7 +85,7 @@ def build(view: ReportView, *, data: bool = True) -> Document:
         sections += _build_model_sections(model, f"model-{index}")
     return Document(
         product="analyze",
-        title=f"Model analysis: {', '.join(started.models)}",
+        title=f"Model analysis: {', '.join(map(group_name, started.models))}",
         subtitle=(
             f"{started.provenance.started.replace('T', ' ').replace('+00:00', ' UTC')} \u00b7 "
             f"{started.provenance.host.get('Host', 'unknown host')} \u00b7 "
@@ -95,7 +95,7 @@ def build(view: ReportView, *, data: bool = True) -> Document:
         notice=notice,
         sections=(*sections, _build_provenance(run)),
         data=embedded_text(view) if data else "",
-        file_name="tpx-analyze-" + "-".join(started.models)[:60],
+        file_name="tpx-analyze-" + "-".join(map(group_name, started.models))[:60],
         parent=view.parent,
     )
 

@@ -16,7 +16,14 @@ from tpx.analyzer.objectives import (
     rank,
 )
 from tpx.analyzer.reports.view import ReportView
-from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    GpuUse,
+    LoadPoint,
+    Measurement,
+    Models,
+    group_name,
+)
 from tpx.analyzer.results.pooled import Mean
 from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
@@ -27,7 +34,7 @@ from tpx.report.text import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MeasurementRow:
-    model: str
+    models: Models
     ranked: RankedVariant
     measurement: Measurement
     passes: bool
@@ -54,7 +61,7 @@ def inference_table(
 def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
     """Return every measurement on every GPU; no rows without a readable GPU, or for CPU-only models."""
     plain = list(_iter_rows(view.run))
-    rows = [replace(r, gpu=gpu) for r in plain if view.shows_gpus(r.model) for gpu in r.measurement.gpus]
+    rows = [replace(r, gpu=gpu) for r in plain if view.shows_gpus(r.models) for gpu in r.measurement.gpus]
     tags = tuple(fields) or (
         *("model_name", "gpu_uuid", "batch_size", _choose_load_tag(plain), "model_config_path"),
         *("instance_group", "satisfies_constraints", *_GPU),
@@ -145,7 +152,7 @@ def _describe_certainty(row: _MeasurementRow) -> str:
 
 
 _CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
-    "model_name": lambda r: r.model,
+    "model_name": lambda r: group_name(r.models),
     "gpu_uuid": lambda r: r.gpu.uuid if r.gpu else "",
     "batch_size": lambda r: ",".join(str(load.batch_size) for load in _list_loads(r)),
     "concurrency": lambda r: ",".join(str(p.value) for p in _list_loads(r) if p.kind == "concurrency"),
@@ -206,7 +213,7 @@ def _iter_rows(run: Run) -> Iterator[_MeasurementRow]:
             for measurement in ranked.by_load:
                 passes = measurement in ranked.passing
                 yield _MeasurementRow(
-                    model=model.model, ranked=ranked, measurement=measurement, passes=passes
+                    models=model.models, ranked=ranked, measurement=measurement, passes=passes
                 )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tpx.analyzer.objectives import RankedVariant, joules_per_inference
 from tpx.analyzer.reports.charts import Mode, Plot
-from tpx.analyzer.results.measurement import Measurement, ServerOnly
+from tpx.analyzer.results.measurement import Measurement, Models, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge
 from tpx.report.chart import STYLES
@@ -96,14 +96,14 @@ class ReportView:
         goals = self.run.started.goals
         return tuple(ModelView(report=self, verdict=judge(m, goals)) for m in self.run.models)
 
-    def shows_gpus(self, model: str) -> bool:
-        """Return True if GPU figures are relevant for a model, or for one of several (`a,b`)."""
+    def shows_gpus(self, models: Models) -> bool:
+        """Return True if GPU figures are relevant for a model, or for one of several."""
         if self.settings.get("always_report_gpu_metrics"):
             return True
         listed = self.settings.get("profile_models", ())
         own = [m for m in listed if isinstance(m, Mapping)] if isinstance(listed, list | tuple) else []
         on_cpu = {name for models in own for name, settings in models.items() if settings.get("cpu_only")}
-        return not set(model.split(",")) <= on_cpu
+        return not set(models) <= on_cpu
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class ModelView:
     @cached_property
     def gpus(self) -> bool:
         """True if GPU figures are relevant for these configurations."""
-        return self.report.shows_gpus(self.verdict.model)
+        return self.report.shows_gpus(self.verdict.run.models)
 
     def apply_command(self, name: str) -> str:
         """Return the command that applies a configuration."""

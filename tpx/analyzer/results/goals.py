@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.results.measurement import Range
 from tpx.errors import UsageError
+from tpx.perf.statistics.intervals import Interval
 
 Bound = Literal["min", "max"]
 Standing = Literal["met", "borderline", "missed"]
@@ -37,7 +37,7 @@ class Constraint:
             return False
         return value <= self.limit if self.bound == "max" else value >= self.limit
 
-    def standing(self, value: float | None, interval: Range | None) -> Standing:
+    def standing(self, value: float | None, interval: Interval | None) -> Standing:
         """Return whether a figure satisfies the limit; without an interval it counts as exact."""
         if value is None:
             return "missed"
@@ -84,11 +84,11 @@ class Goals:
         """All constraints, including those of single models."""
         return self.constraints + tuple(c for own in self.models for c in own.constraints or ())
 
-    def of(self, model: str) -> "Goals":
-        """Return the goals of one model; for several measured together (`a,b`), these goals unchanged."""
-        if "," in model:
+    def of(self, *models: str) -> "Goals":
+        """Return the goals of one model; for several measured together, these goals unchanged."""
+        if len(models) > 1:
             return self
-        own = self._find_goals(model)
+        own = self._find_goals(*models)
         return Goals(
             objectives=self.objectives if own.objectives is None else own.objectives,
             constraints=self.constraints if own.constraints is None else own.constraints,

@@ -14,10 +14,19 @@ from typing import Any, Literal, Self
 import msgspec
 
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Configuration, Decision, Measurement, ServerOnly, TrialFailure
+from tpx.analyzer.results.measurement import (
+    Configuration,
+    Decision,
+    Measurement,
+    Models,
+    ServerOnly,
+    TrialFailure,
+)
+from tpx.analyzer.results.old_journals import upgraded
 from tpx.errors import MeasurementError, TpxError, UsageError
 
-SCHEMA = 1
+SCHEMA = 2
+_OLD_SCHEMA = 1
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,17 +44,14 @@ class RunStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", 
     """A run begins: its models, goals and options, and the machine and versions that measure."""
 
     schema: int
-    models: tuple[str, ...]
+    models: tuple[Models, ...]
+    """The models of each search."""
     goals: Goals
     top: int
     """Number of configurations that a report shows in detail."""
-    tolerance_percent: float
-    """Maximum difference between the windows of a stable measurement."""
     settings: dict[str, Any]
     """Options of the run, in the form of a configuration file."""
     provenance: Provenance
-    final_rounds: int = 0
-    """Maximum number of rounds in which each model's finalists are measured again."""
 
 
 class ServerMeasured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="server_only"):
@@ -221,11 +227,11 @@ def read_last_run(path: Path) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(complete.split(b"\n") if complete else (), start=1):
         try:
-            record = _decoder.decode(line)
+            record = _decode(line)
         except (msgspec.DecodeError, RecursionError) as exc:
             raise MeasurementError(f"{path}:{number}: not a record of a run: {exc}") from exc
         if isinstance(record, RunStarted):
-            if record.schema != SCHEMA:
+            if record.schema not in (_OLD_SCHEMA, SCHEMA):
                 raise MeasurementError(
                     f"{path}:{number}: written with schema {record.schema}, this tpx reads {SCHEMA}"
                 )
@@ -234,6 +240,18 @@ def read_last_run(path: Path) -> list[Record]:
     if not records or not isinstance(records[0], RunStarted):
         raise MeasurementError(f"{path}: contains no run")
     return records
+
+
+def _decode(line: bytes) -> Record:
+    """Decode one record; one that today's form does not fit may be of an earlier tpx."""
+    try:
+        record: Record = _decoder.decode(line)
+    except msgspec.ValidationError as exc:
+        try:
+            record = msgspec.convert(upgraded(msgspec.json.decode(line)), Record)
+        except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
+            raise exc from None
+    return record
 
 
 def holds_run(path: Path) -> bool:

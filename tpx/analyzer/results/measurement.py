@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from tpx.perf.results import LevelResult, Verdict, Window
+
 LoadKind = Literal["concurrency", "request_rate"]
+Models = tuple[str, ...]
+"""The models of one search: a single one, or several that are measured together."""
+
+
+def group_name(models: Models) -> str:
+    """Return the name of a search's models in tables and messages: `a`, or `a,b`."""
+    return ",".join(models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +61,22 @@ def together(loads: Sequence[LoadPoint]) -> LoadPoint:
 class Variant:
     """A model configuration as a change to the model's own; without a change it is the default."""
 
-    model: str
+    models: Models
     name: str
     delta: dict[str, Any] = field(default_factory=dict)
     """JSON of the ModelConfig fields that differ, merged into the default; null removes a field."""
     members: tuple["Variant", ...] = ()
-    """Variants of an ensemble's steps, or of models measured together (`model` is then `a,b`)."""
+    """Variants of an ensemble's steps, or of models measured together."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, or that of the group."""
+        return group_name(self.models)
+
+    @property
+    def is_group(self) -> bool:
+        """True if it stands for several models, and has no configuration of its own."""
+        return len(self.models) > 1
 
     @property
     def is_default(self) -> bool:
@@ -76,13 +95,15 @@ class Configuration:
     instances: int
     max_batch_size: int
     dynamic_batching: bool
+    decoupled: bool = False
+    """True if a request may have several responses, or none."""
     members: tuple["Configuration", ...] = ()
     """Configurations of the variant's members, in the same order."""
 
     @property
     def files(self) -> tuple["Configuration", ...]:
         """Configurations with a config.pbtxt: its own, unless it stands for several models, and members'."""
-        return self.members if "," in self.variant.model else (self, *self.members)
+        return self.members if self.variant.is_group else (self, *self.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,45 +114,6 @@ class Trial:
     load: LoadPoint
     round: int = 0
     """0 during the search; the final rounds are numbered from 1."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Times of requests, or between responses, seen by the client over the measurement; None if unknown."""
-
-    min_ns: int | None = None
-    max_ns: int | None = None
-    avg_ns: int | None = None
-    p25_ns: int | None = None
-    p50_ns: int | None = None
-    p75_ns: int | None = None
-    p90_ns: int | None = None
-    p95_ns: int | None = None
-    p99_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResponseFigures:
-    """Figures of requests with several responses: tokens of a language model, or a decoupled model's."""
-
-    first: Latency
-    """Time from the request to its first response."""
-    between: Latency | None
-    """Time between two responses of a request; None if no request had two."""
-    throughput: float
-    """Tokens per second as counted by the service, or responses per second if it counts none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyBreakdown:
-    """Mean time of a request in each stage of the server, and in the client's stages if known."""
-
-    queue_ns: int | None = None
-    compute_input_ns: int | None = None
-    compute_infer_ns: int | None = None
-    compute_output_ns: int | None = None
-    client_send_recv_ns: int | None = None
-    client_response_wait_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,14 +161,6 @@ class EnergyUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
-    """The 95% confidence interval of a figure; `high` is None if unknown."""
-
-    low: float
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
     """Other activity of the machine during a measurement."""
 
@@ -200,33 +174,17 @@ class HostUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowFigures:
-    """The figures of one window of a measurement."""
-
-    throughput: float
-    latency: Latency
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The result of one trial."""
+    """The result of one trial: that of its level, and what the machine used meanwhile."""
 
     variant: str
     load: LoadPoint
-    throughput: float
-    """Inferences per second: requests per second times the batch size."""
-    latency: Latency = field(default_factory=Latency)
-    breakdown: LatencyBreakdown = field(default_factory=LatencyBreakdown)
-    stable: bool = True
-    note: str = ""
-    """The load generator's comment on the quality of the measurement, for display."""
-    requests: int = 0
+    result: LevelResult
+    """The level without its batches; of models measured together, summed throughputs and mean latencies."""
     duration_ns: int = 0
     """Duration of the trial, including warm-up and unstable windows."""
     memory: MemoryUse | None = None
     gpus: tuple[GpuUse, ...] = ()
-    answers: ResponseFigures | None = None
-    """Figures for requests with several responses, else None."""
     cpu_percent: float | None = None
     """Processor time of the server's processes, in percent of one processor."""
     energy: EnergyUse | None = None
@@ -235,14 +193,51 @@ class Measurement:
     cost_ns: int = 0
     """Duration of the trial including its preparation: starting a server, loading the model."""
     members: tuple["Measurement", ...] = ()
-    """One per model measured together; `throughput` is then their sum, latencies are their mean."""
+    """One per model measured together."""
     host: HostUse | None = None
-    throughput_range: Range | None = None
-    """Interval from the batches of this measurement; None if there were too few."""
-    p99_range: Range | None = None
-    """Interval in ns."""
-    windows: tuple[WindowFigures, ...] = ()
-    """Windows of a final round, which tell how much they scatter; none of the search."""
+
+    @property
+    def throughput(self) -> float:
+        """Inferences per second: requests per second times the batch size."""
+        return self.result.throughput_infer_per_s
+
+    @property
+    def stable(self) -> bool:
+        return self.result.stable
+
+    @property
+    def p99_ns(self) -> int | None:
+        """The p99 latency; None if unknown."""
+        return None if self.result.latency is None else self.result.latency.percentiles_ns.get(99.0)
+
+    @property
+    def mean_ns(self) -> int | None:
+        return None if self.result.latency is None else self.result.latency.mean_ns
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """Windows of a final round, which tell how much they scatter; none of the search."""
+        return self.result.windows
+
+    @property
+    def note(self) -> str:
+        """Reasons to doubt the figures, for the user."""
+        if self.members:
+            return "; ".join(f"{m.variant}: {m.note}" for m in self.members if m.note)
+        failed = f"{self.result.failed} requests failed" if self.result.failed else ""
+        return "; ".join(filter(None, (_describe_doubt(self.result), failed, *self.result.guesses)))
+
+
+def _describe_doubt(level: LevelResult) -> str:
+    """Return why a level's figures are uncertain; empty if they are stable."""
+    found = level.estimates.throughput if level.estimates else None
+    if level.verdict is not Verdict.UNSTABLE or not found or found.high is None or not found.value:
+        return "" if level.stable else level.reason
+    half = (found.high - found.low) / 2 / found.value
+    return (
+        f"its throughput was known to \u00b1{half:.0%} only; try a longer "
+        "--measurement-interval or more --max-trials"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

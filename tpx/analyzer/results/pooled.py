@@ -6,15 +6,20 @@ from dataclasses import dataclass, fields, replace
 from statistics import fmean, geometric_mean, median
 from typing import TypeGuard, TypeVar
 
-from tpx.analyzer.results.measurement import (
-    EnergyUse,
-    GpuUse,
-    Measurement,
-    MemoryUse,
-    Range,
-    ResponseFigures,
+from tpx.analyzer.results.measurement import EnergyUse, GpuUse, Measurement, MemoryUse
+from tpx.perf.levels import Level
+from tpx.perf.results import (
+    ClientTimes,
+    Estimates,
+    LatencyEstimate,
+    LevelResult,
+    OpenLoop,
+    ServerBreakdown,
+    Streaming,
 )
 from tpx.perf.statistics.findings import ALPHA, mean_error
+from tpx.perf.statistics.intervals import Interval
+from tpx.perf.statistics.summaries import LatencySummary
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,6 +36,10 @@ class Mean(Measurement):
         """Number of final rounds among the samples."""
         return sum(m.round > 0 for m in self.samples)
 
+    @property
+    def note(self) -> str:
+        return next((m.note for m in self.samples if m.note), "")
+
 
 def repeated(point: Measurement) -> TypeGuard[Mean]:
     """Return True if final rounds are among the samples of a point."""
@@ -46,7 +55,7 @@ def point_of(searched: Sequence[Measurement], rounds: Sequence[Measurement]) -> 
     return samples[0] if len(samples) == 1 else pooled(samples)
 
 
-def interval_of(values: Sequence[float]) -> Range | None:
+def interval_of(values: Sequence[float]) -> Interval | None:
     """Return the 95% confidence interval of the geometric mean of repeated figures; None for fewer than two,
     or if one is not above zero.
     """
@@ -55,13 +64,13 @@ def interval_of(values: Sequence[float]) -> Range | None:
     logs = [math.log(value) for value in values]
     mean = fmean(logs)
     reach = max(error.reach(ALPHA / 2) for error in mean_error(logs))
-    return Range(low=math.exp(mean - reach), high=math.exp(mean + reach))
+    return Interval(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach))
 
 
 def typical_throughput(measurement: Measurement) -> float:
     """Return the throughput that conclusions rest on: the median of the windows, if they are known."""
     windows = measurement.windows
-    return median(w.throughput for w in windows) if windows else measurement.throughput
+    return median(w.throughput_infer_per_s for w in windows) if windows else measurement.throughput
 
 
 def pooled(samples: Sequence[Measurement]) -> Mean:
@@ -69,41 +78,94 @@ def pooled(samples: Sequence[Measurement]) -> Mean:
 
     The throughput is the geometric mean, so that the ratio of two is the gain that is concluded from them.
     """
-    last, p99s = samples[-1], [m.latency.p99_ns for m in samples if m.latency.p99_ns is not None]
-    mean = {field.name: getattr(last, field.name) for field in fields(last) if field.name != "samples"}
-    mean |= {
-        "samples": tuple(samples),
-        "throughput": _mean_throughput(samples),
-        "latency": means([m.latency for m in samples]),
-        "breakdown": means([m.breakdown for m in samples]),
-        "answers": _fold([m.answers for m in samples], _pool_answers),
-        "stable": all(m.stable for m in samples),
-        "note": next((m.note for m in samples if m.note), ""),
-        "requests": sum(m.requests for m in samples),
-        "duration_ns": sum(m.duration_ns for m in samples),
-        "memory": _fold([m.memory for m in samples], _pool_memory),
-        "gpus": _pool_gpus(samples),
-        "cpu_percent": _fold([m.cpu_percent for m in samples], fmean),
-        "energy": _fold([m.energy for m in samples], _pool_energy),
-        "members": tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
-        "throughput_range": interval_of([typical_throughput(m) for m in samples]),
-        "p99_range": interval_of(p99s),
-        "windows": (),
-        "round": 0,
-    }
-    return Mean(**mean)
+    last, values = samples[-1], [typical_throughput(m) for m in samples]
+    throughput, p99 = interval_of(values), interval_of([m.p99_ns for m in samples if m.p99_ns is not None])
+    latency = () if p99 is None else (LatencyEstimate(percentile=99.0, interval=p99),)
+    result = replace(
+        _mean_result([m.result for m in samples]),
+        throughput_infer_per_s=geometric_mean(values) if min(values) > 0 else fmean(values),
+        estimates=None if throughput is None else Estimates(throughput=throughput, latency=latency),
+    )
+    return Mean(
+        variant=last.variant,
+        load=last.load,
+        result=result,
+        samples=tuple(samples),
+        duration_ns=sum(m.duration_ns for m in samples),
+        cost_ns=last.cost_ns,
+        memory=_fold([m.memory for m in samples], _pool_memory),
+        gpus=_pool_gpus(samples),
+        cpu_percent=_fold([m.cpu_percent for m in samples], fmean),
+        energy=_fold([m.energy for m in samples], _pool_energy),
+        members=tuple(map(pooled, zip(*(m.members for m in samples), strict=True))),
+        host=last.host,
+    )
 
 
-def _mean_throughput(samples: Sequence[Measurement]) -> float:
-    values = [typical_throughput(m) for m in samples]
-    return geometric_mean(values) if min(values) > 0 else fmean(values)
+def side_by_side(results: Sequence[LevelResult], level: Level, batch_size: int) -> LevelResult:
+    """Return the level of several models that were measured together: the sum of what they served."""
+    mean = replace(_mean_result(results), level=level, batch_size=batch_size)
+    return replace(mean, throughput_infer_per_s=sum(r.throughput_infer_per_s for r in results))
 
 
-def _pool_answers(found: Sequence[ResponseFigures]) -> ResponseFigures:
-    return ResponseFigures(
-        first=means([answers.first for answers in found]),
-        between=_fold([answers.between for answers in found], means),
-        throughput=fmean(answers.throughput for answers in found),
+def _mean_result(results: Sequence[LevelResult]) -> LevelResult:
+    """Return a level with the means of the latencies and times, and the sums of what was counted."""
+    return LevelResult(
+        level=results[-1].level,
+        batch_size=results[-1].batch_size,
+        throughput_infer_per_s=0.0,
+        stable=all(r.stable for r in results),
+        requests=sum(r.requests for r in results),
+        latency=_fold([r.latency for r in results], _mean_latency),
+        client=_fold([r.client for r in results], _mean_client),
+        server=_fold([r.server for r in results], _sum_servers),
+        open_loop=_fold([r.open_loop for r in results], _mean_open_loop),
+        streaming=_fold([r.streaming for r in results], _mean_streaming),
+    )
+
+
+def _mean_latency(found: Sequence[LatencySummary]) -> LatencySummary:
+    percentiles = dict.fromkeys(p for summary in found for p in summary.percentiles_ns)
+    return LatencySummary(
+        count=sum(summary.count for summary in found),
+        mean_ns=round(fmean(summary.mean_ns for summary in found)),
+        std_ns=fmean(summary.std_ns for summary in found),
+        min_ns=round(fmean(summary.min_ns for summary in found)),
+        max_ns=round(fmean(summary.max_ns for summary in found)),
+        percentiles_ns={
+            p: round(fmean(s.percentiles_ns[p] for s in found if p in s.percentiles_ns)) for p in percentiles
+        },
+    )
+
+
+def _mean_client(found: Sequence[ClientTimes]) -> ClientTimes:
+    names = ("send_ns", "wait_ns", "receive_ns")
+    return ClientTimes(**{name: round(fmean(getattr(times, name) for times in found)) for name in names})
+
+
+def _sum_servers(found: Sequence[ServerBreakdown]) -> ServerBreakdown:
+    counters = [field.name for field in fields(ServerBreakdown) if field.type is int]
+    return replace(
+        found[-1], composing=(), **{name: sum(getattr(each, name) for each in found) for name in counters}
+    )
+
+
+def _mean_open_loop(found: Sequence[OpenLoop]) -> OpenLoop:
+    return replace(
+        found[-1],
+        service_latency=_mean_latency([each.service_latency for each in found]),
+        slip=_mean_latency([each.slip for each in found]),
+    )
+
+
+def _mean_streaming(found: Sequence[Streaming]) -> Streaming:
+    return Streaming(
+        responses=sum(each.responses for each in found),
+        responses_per_s=fmean(each.responses_per_s for each in found),
+        first_response=_mean_latency([each.first_response for each in found]),
+        inter_response=_fold([each.inter_response for each in found], _mean_latency),
+        units=sum(each.units for each in found),
+        units_per_s=fmean(each.units_per_s for each in found),
     )
 
 
@@ -140,15 +202,6 @@ def _pool_energy(found: Sequence[EnergyUse]) -> EnergyUse:
         gpu_j=None if None in gpu else sum(gpu),
         cpu_j=None if None in cpu else sum(cpu),
     )
-
-
-def means(found: Sequence[T]) -> T:
-    """Return a record of durations, each the mean of its known values."""
-    values = {}
-    for field in fields(found[0]):  # type: ignore[arg-type]
-        mean: float | None = _fold([getattr(each, field.name) for each in found], fmean)
-        values[field.name] = None if mean is None else round(mean)
-    return type(found[0])(**values)
 
 
 def _fold(values: Sequence[T | None], fold: Callable[[Sequence[T]], R]) -> R | None:

@@ -12,11 +12,13 @@ from tpx.analyzer.results.measurement import (
     Decision,
     LoadPoint,
     Measurement,
+    Models,
     Outcome,
     ServerOnly,
     Trial,
     TrialFailure,
     Variant,
+    group_name,
 )
 from tpx.analyzer.results.pooled import point_of
 from tpx.errors import MeasurementError
@@ -64,7 +66,7 @@ class VariantRun:
 class ModelRun:
     """One model's search."""
 
-    model: str
+    models: Models
     variants: tuple[VariantRun, ...]
     decisions: tuple[Decision, ...]
     unavailable: journal.ModelFailed | None = None
@@ -72,6 +74,11 @@ class ModelRun:
     """Records of how its configurations were loaded, in order."""
     fingerprint: str = ""
     """Fingerprint of its directory in the model repository; empty if the directory was not accessible."""
+
+    @property
+    def model(self) -> str:
+        """The model's name, or that of the group."""
+        return group_name(self.models)
 
     @property
     def default(self) -> VariantRun | None:
@@ -121,7 +128,7 @@ class Run:
             raise MeasurementError("the journal does not begin with the start of a run")
         return cls(
             started=started,
-            models=tuple(state.models[name].model(name) for name in started.models),
+            models=tuple(state.models[group_name(models)].run(models) for models in started.models),
             server_only=state.server,
             outcome=state.ended.outcome if state.ended else "unfinished",
             elapsed_ns=state.elapsed_ns,
@@ -258,7 +265,7 @@ class ModelRecords:
         self.outdated += [f for f in self.failures if not f.round]
         self.failures = []
 
-    def model(self, name: str) -> ModelRun:
+    def run(self, models: Models) -> ModelRun:
         # an interrupt may leave some finalists, or loads of an only configuration, with two repetitions and
         # others with one: then only the first counts, so that the ranking does not favor those with two
         failed = {f.variant for f in self.failures if f.round}
@@ -271,7 +278,7 @@ class ModelRecords:
         for measurement in self.measurements:
             own[measurement.variant].append(measurement)
         return ModelRun(
-            model=name,
+            models=models,
             variants=tuple(
                 VariantRun(
                     configuration=each,

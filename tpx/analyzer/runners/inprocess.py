@@ -51,8 +51,8 @@ class InProcessRunner:
             self._link_models({})
             return None
         parts = [part.variant for part in (*configuration.members, configuration)]
-        variants = {each.model: directory.parent / each.name for each in parts if "," not in each.model}
-        for model in configuration.variant.model.split(","):
+        variants = {each.model: directory.parent / each.name for each in parts if not each.is_group}
+        for model in configuration.variant.models:
             await self._try_loading(variants, model)
         self._configuration = configuration
         return Preparation(how="loaded")

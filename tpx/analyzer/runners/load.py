@@ -1,4 +1,4 @@
-"""Measure one model, or several at once, under a load of `tpx perf`; results use the journal's types."""
+"""Measure one model, or several at once, under a load of `tpx perf`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -7,27 +7,16 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from tpx.analyzer.results.measurement import (
-    Configuration,
-    Latency,
-    LatencyBreakdown,
-    LoadPoint,
-    Measurement,
-    Range,
-    ResponseFigures,
-    Variant,
-    WindowFigures,
-)
-from tpx.analyzer.results.pooled import means
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement, Variant
+from tpx.analyzer.results.pooled import side_by_side
 from tpx.analyzer.runners.answers import Answers, answers_of
 from tpx.errors import MeasurementError
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import level_block
-from tpx.perf.results import ClientTimes, LevelResult, ServerBreakdown, Verdict
+from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.session import Session
 from tpx.perf.settings import LevelSettings
-from tpx.perf.statistics.summaries import LatencySummary
 
 WARMUP_SHARE = 0.2
 """Share of a window used as warm-up before the first: a model is slow right after it is loaded."""
@@ -73,7 +62,7 @@ class LoadGenerator:
         """
         variant, parts = configuration.variant, (configuration, *configuration.members)
         # models that may send several responses, whose requests use streams
-        decoupled = {part.variant.model for part in parts if "decoupled: true" in part.text}
+        decoupled = {part.variant.model for part in parts if part.decoupled}
         plain = (
             s.target.protocol == "http" and s.service.service_kind == "triton" for s in self.sessions.values()
         )
@@ -96,8 +85,7 @@ class LoadGenerator:
                 self.tell(f"{member.name} at {part}\n{text}")
             if result.verdict is Verdict.ERRORS:
                 raise MeasurementError(result.reason)
-            found = to_measurement(result, member.name, part)
-            return replace(found, windows=windows_of(result)) if windows else found
+            return to_measurement(result, member.name, part, windowed=bool(windows))
 
         if not load.members:
             return await level(variant, load)
@@ -106,12 +94,7 @@ class LoadGenerator:
         return Measurement(
             variant=variant.name,
             load=load,
-            throughput=sum(m.throughput for m in members),
-            latency=means([m.latency for m in members]),
-            breakdown=means([m.breakdown for m in members]),
-            stable=all(m.stable for m in members),
-            note="; ".join(f"{m.variant}: {m.note}" for m in members if m.note),
-            requests=sum(m.requests for m in members),
+            result=side_by_side([m.result for m in members], Level(load.kind, load.value), load.batch_size),
             duration_ns=max(m.duration_ns for m in members),
             members=tuple(members),
         )
@@ -153,79 +136,22 @@ def level_of(config: SessionSpec, load: LoadPoint) -> Level:
     return Level(load.kind, load.value)
 
 
-def to_measurement(level: LevelResult, variant: str, load: LoadPoint) -> Measurement:
-    """Return the pooled figures of a level's last windows."""
-    estimates, streaming, windows = level.estimates, level.streaming, level.windows
-    p99 = estimates.at(99.0) if estimates else None
-    throughput_range, p99_range = (
-        None if found is None else Range(low=found.low, high=found.high)
-        for found in (estimates.throughput if estimates else None, p99.interval if p99 else None)
-    )
-    doubts = (_explain_doubt(level), f"{level.failed} requests failed" if level.failed else "")
+def to_measurement(
+    result: LevelResult, variant: str, load: LoadPoint, *, windowed: bool = False
+) -> Measurement:
+    """Return the measurement of a level, without its batches and, unless `windowed`, its windows, which would
+    fill the journal.
+    """
+    estimates, windows = result.estimates, result.windows
     return Measurement(
         variant=variant,
         load=load,
-        throughput=level.throughput_infer_per_s,
-        latency=_convert_latency(level.latency) or Latency(),
-        breakdown=_merge_breakdown(level.server, level.client),
-        answers=None
-        if streaming is None
-        else ResponseFigures(
-            first=_convert_latency(streaming.first_response) or Latency(),
-            between=_convert_latency(streaming.inter_response),
-            throughput=streaming.units_per_s or streaming.responses_per_s,
+        result=replace(
+            result,
+            estimates=estimates and replace(estimates, batches=None),
+            windows=windows[-result.kept_windows :] if windowed else (),
         ),
-        stable=level.stable,
-        note="; ".join(filter(None, (*doubts, *level.guesses))),
-        requests=level.requests,
-        throughput_range=throughput_range,
-        p99_range=p99_range,
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
-    )
-
-
-def windows_of(level: LevelResult) -> tuple[WindowFigures, ...]:
-    """Return the figures of the windows that a level's figures are computed over."""
-    return tuple(
-        WindowFigures(throughput=w.throughput_infer_per_s, latency=_convert_latency(w.latency) or Latency())
-        for w in level.windows[-level.kept_windows :]
-    )
-
-
-def _explain_doubt(level: LevelResult) -> str:
-    """Return why a level's figures are uncertain; empty if they are stable."""
-    found = level.estimates.throughput if level.estimates else None
-    if level.verdict is not Verdict.UNSTABLE or not found or found.high is None or not found.value:
-        return "" if level.stable else level.reason
-    half = (found.high - found.low) / 2 / found.value
-    return (
-        f"its throughput was known to \u00b1{half:.0%} only; try a longer "
-        "--measurement-interval or more --max-trials"
-    )
-
-
-def _convert_latency(summary: LatencySummary | None) -> Latency | None:
-    if summary is None:
-        return None
-    known = {f"p{each}_ns": summary.percentiles_ns.get(each) for each in (25, 50, 75, 90, 95, 99)}
-    return Latency(min_ns=summary.min_ns, max_ns=summary.max_ns, avg_ns=summary.mean_ns, **known)
-
-
-def _merge_breakdown(server: ServerBreakdown | None, client: ClientTimes | None) -> LatencyBreakdown:
-    """Return means per request; figures that were not counted stay None."""
-    own = LatencyBreakdown()
-    if client is not None:
-        sent_ns = client.send_ns + client.receive_ns
-        own = LatencyBreakdown(client_send_recv_ns=sent_ns, client_response_wait_ns=client.wait_ns)
-    if server is None or not server.success_count:
-        return own
-    computed = max(1, server.compute_count)
-    return replace(
-        own,
-        queue_ns=server.queue_ns // max(1, server.queue_count),
-        compute_input_ns=server.compute_input_ns // computed,
-        compute_infer_ns=server.compute_infer_ns // computed,
-        compute_output_ns=server.compute_output_ns // computed,
     )
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
+from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement, Models
 from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.servers import (
@@ -45,13 +45,14 @@ class ServedRunner:
         control: Callable[[Addresses], ModelControl],
         load: LoadGenerator,
         *,
-        launch: Callable[[str], Launch],
+        launch: Callable[[Models], Launch],
         timeout_s: float,
         limit_s: float,
         reloads: bool = True,
     ) -> None:
-        """`launch` returns the options of a model's server. `timeout_s` is the limit for each start, load and
-        unload, `limit_s` for each measurement. Without `reloads` the server's models stay as they are.
+        """`launch` returns the options of the server for these models. `timeout_s` limits each start,
+        load and unload, `limit_s` for each measurement. Without `reloads` the server's models stay as they
+        are.
         """
         self._start = start
         self._open_control = control
@@ -84,19 +85,19 @@ class ServedRunner:
         )
 
     async def default_config(self, model: str) -> dict[str, object]:
-        await self._put_model(model, {model: None})
+        await self._put_models((model,), {model: None})
         return await self._models.config(model)
 
     async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation:  # noqa: ARG002
         self._configuration = None
         if configuration is None:
-            return await self._put_model("", {})
+            return await self._put_models((), {})
         variant = configuration.variant
         if not self._reloads and not variant.is_default:
             raise MeasurementError(
                 "--reload-model-disable: only the server's current configuration can be measured"
             )
-        done = await self._put_model(variant.model, configs_of(configuration))
+        done = await self._put_models(variant.models, configs_of(configuration))
         self._configuration = configuration
         return done if self._reloads else Preparation(how="found")
 
@@ -118,8 +119,8 @@ class ServedRunner:
             raise MeasurementError("no server is ready")
         return await self._load.answers(model, self._running.addresses.of(self._load.protocol))
 
-    async def _put_model(self, model: str, wanted: Configs) -> Preparation:
-        launch = self._launch_of(model)
+    async def _put_models(self, models: Models, wanted: Configs) -> Preparation:
+        launch = self._launch_of(models)
         return await (self.put(launch, wanted) if self._reloads else self.ready(launch))
 
     async def put(self, launch: Launch, wanted: Configs) -> Preparation:
@@ -285,7 +286,7 @@ def configs_of(configuration: Configuration) -> Configs:
     # a business-logic model is its own member: load it last, after the models that it calls
     if variant.model in found:
         found[variant.model] = found.pop(variant.model)
-    elif not (variant.members and "," in variant.model):
+    elif not variant.is_group:
         found[variant.model] = None
         if variant.delta:
             message = model_config.parse(configuration.text, variant.name)

@@ -14,6 +14,7 @@ from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, SearchGri
 from tpx.analyzer.search.spec import SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts, automatic_delta, instance_count
 from tpx.errors import UsageError
+from tpx.report.digits import MICROSECONDS
 
 _THREADS: Mapping[str, str] = {
     "onnxruntime": "intra_op_thread_count",
@@ -78,7 +79,9 @@ def _list_range_dimensions(facts: ModelFacts, space: SearchSpace) -> list[Dimens
             batching = [Choice(label="on", amount=0)]
             for delay in sorted(set(extras.queue_delays)):
                 batcher = {"dynamic_batching": {"max_queue_delay_microseconds": delay}}
-                batching.append(Choice(label=f"on, delay {delay} us", delta=batcher, amount=delay + 1))
+                batching.append(
+                    Choice(label=f"on, delay {delay} {MICROSECONDS}", delta=batcher, amount=delay + 1)
+                )
             if extras.search_without_batching:
                 batching.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
             found.append(Dimension(name="batching", choices=tuple(batching), ordered=False))

@@ -46,9 +46,9 @@ def _measure_knee(explorer: Explorer) -> Asking[float]:
     alone = yield from measure(default, ladder, 0)
     saturating = min(PILOT_LOAD, SATURATING * explorer.default_in_flight)
     loaded = yield from measure(default, ladder, nearest_step(ladder, saturating))
-    if alone is None or loaded is None or alone.latency.avg_ns is None:
+    if alone is None or loaded is None or alone.mean_ns is None:
         return 0.0
-    knee = alone.latency.avg_ns / 1e9 * loaded.throughput / loaded.load.batch_size
+    knee = alone.mean_ns / 1e9 * loaded.throughput / loaded.load.batch_size
     if knee:
         explorer.history.decide(
             f"pilots: the knee is at {knee:.1f} requests in flight; loads below half of it are not measured",

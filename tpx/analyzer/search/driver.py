@@ -88,7 +88,7 @@ class SearchDriver:
                     best,
                     variant=trial.variant.name,
                     load=trial.load,
-                    throughput=best.throughput * GUESSED_GAIN,
+                    result=replace(best.result, throughput_infer_per_s=best.throughput * GUESSED_GAIN),
                     members=tuple(replace(each, variant=of.name, load=load) for each, of, load in members),
                 )
             if isinstance(outcome, Measurement) and (best is None or outcome.throughput > best.throughput):

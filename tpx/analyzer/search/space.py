@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tpx.analyzer.results.measurement import LoadPoint, Variant, together
+from tpx.analyzer.results.measurement import LoadPoint, Models, Variant, group_name, together
 from tpx.analyzer.search.ranges import LoadSpace
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.variants import merge
@@ -47,10 +47,8 @@ class Dimension:
 
 def loads_of(spec: SearchSpec) -> dict[str, LoadSpace]:
     """Return the loads of each model measured together; otherwise one model's loads by an empty name."""
-    members = spec.members
-    if not members or spec.facts.model != ",".join(member.facts.model for member in members):
-        return {"": spec.space.loads}
-    return {member.facts.model: member.loads or spec.space.loads for member in members}
+    own = {member.facts.model: member.loads for member in spec.members if member.loads is not None}
+    return own or {"": spec.space.loads}
 
 
 class SearchGrid:
@@ -76,7 +74,10 @@ class SearchGrid:
         self._cores = extras.processors if extras.search_threads else None
         self._space, self._loads = spec.space.loads, loads_of(spec)
         self._defaults = spec.defaults
-        self._names = {model: Names(model, spec.named, default) for model, default in self._defaults.items()}
+        self._names = {
+            model: Names(spec.models if model == self.model else (model,), spec.named, default)
+            for model, default in self._defaults.items()
+        }
 
     @property
     def size(self) -> int:
@@ -246,17 +247,17 @@ class Names:
     """Numbers variants by their changes: the same change gets the same number, regardless of key order."""
 
     def __init__(
-        self, model: str, named: Sequence[Variant] = (), default: Mapping[str, Any] | None = None
+        self, models: Models, named: Sequence[Variant] = (), default: Mapping[str, Any] | None = None
     ) -> None:
         """`named` have names already, with their members; a change that keeps `default` has no number."""
-        self._model = model
+        self._models = models
         self._default = default
-        prefix = f"{model}_config_"
+        self._prefix = f"{group_name(models)}_config_"
         self._known = {
-            _make_key(part.members, part.delta): part.name.removeprefix(prefix)
+            _make_key(part.members, part.delta): part.name.removeprefix(self._prefix)
             for variant in named
             for part in (variant, *variant.members)
-            if part.model == model and not part.is_default
+            if part.models == models and not part.is_default
         }
         self._taken = set(self._known.values())
 
@@ -271,7 +272,7 @@ class Names:
                 self._known[key] = next(number for number in free if number not in self._taken)
             name = self._known[key]
         return Variant(
-            model=self._model, name=f"{self._model}_config_{name}", delta=dict(delta), members=tuple(members)
+            models=self._models, name=f"{self._prefix}{name}", delta=dict(delta), members=tuple(members)
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tpx.analyzer.config_sweep import ConfigSweep
 from tpx.analyzer.objectives import metric
 from tpx.analyzer.results.goals import Goals
-from tpx.analyzer.results.measurement import Variant
+from tpx.analyzer.results.measurement import Models, Variant
 from tpx.analyzer.search.ranges import LoadSpace, StrategySpec
 from tpx.analyzer.values import numbers, seconds
 from tpx.errors import UsageError
@@ -215,6 +215,12 @@ class SearchSpec:
     named: tuple[Variant, ...] = ()
     """Variants with existing names; the same change keeps its name."""
     trials: OptunaTrials = field(default_factory=OptunaTrials)
+
+    @property
+    def models(self) -> Models:
+        """The models that are measured: several together if members have loads of their own."""
+        apart = tuple(member.facts.model for member in self.members if member.loads is not None)
+        return apart or (self.facts.model,)
 
     @property
     def defaults(self) -> dict[str, Mapping[str, Any]]:

@@ -189,7 +189,7 @@ _BATCH_SIZE = "max_batch_size"
 def brute(spec: SearchSpec, history: History) -> Steps:
     """Sweep the default, then every instance count with batch sizes, while they bring something."""
     facts, space, strategy = spec.facts, spec.space, spec.space.strategy
-    names = Names(facts.model, spec.named)
+    names = Names(spec.models, spec.named)
     sizes = strategy.max_batch_sizes if facts.max_batch_size > 0 else (None,)
     history.space_size = 1 + len(strategy.instances) * len(sizes)
     yield from sweep(names.variant({}), (space.loads,), (facts.max_batch_size,), history)
@@ -221,7 +221,7 @@ def manual(spec: SearchSpec, history: History) -> Steps:
         once = {variant.name: variant for variant in map(grid.variant, grid.points())}
         variants = [(variant, {}) for variant in once.values()]
     else:
-        names = Names(spec.facts.model, spec.named, spec.default)
+        names = Names(spec.models, spec.named, spec.default)
         default = names.variant({})
         variants = [(names.variant(delta), delta) for delta in spec.deltas or ()]
     history.space_size = 1 + len(variants)

@@ -22,6 +22,7 @@ from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker, StartWorker
 from tpx.perf.records import FIELDS
 from tpx.protocol.json_values import JsonValue
 from tpx.ray_driver import connected
+from tpx.report.digits import MICROSECONDS
 
 if TYPE_CHECKING:
     from ray import ObjectRef as Reference
@@ -157,8 +158,9 @@ class NodeWorker:
         rows, self._rows = self._rows, 0
         late_us, self._late_ns = self._late_ns / 1000, 0
         return (
-            f"{self._name}: {rows} requests, the latest {late_us:,.0f} us behind its time; clock offset "
-            f"{self._offset_ns / 1e6:,.3f} ms, known to {self._error_ns / 1000:,.0f} us",
+            f"{self._name}: {rows} requests, the latest {late_us:,.0f} {MICROSECONDS} behind its time; "
+            f"clock offset {self._offset_ns / 1e6:,.3f} ms, known to {self._error_ns / 1000:,.0f} "
+            f"{MICROSECONDS}",
         )
 
     async def close(self) -> None:

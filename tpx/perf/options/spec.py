@@ -134,7 +134,7 @@ Rules = Iterator[tuple[object, str]]
 def _iter_transport_rules(spec: SessionSpec) -> Rules:
     target, load, wire, kind = spec.target, spec.load, spec.wire, spec.service.service_kind
     yield (
-        not (spec.pace.self_test or target.model or target.models),
+        not (target.model or target.models),
         "Failed to parse -m (model name). The value must be specified.",
     )
     yield (

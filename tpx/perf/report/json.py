@@ -22,6 +22,7 @@ from tpx.perf.results import (
 from tpx.perf.statistics.summaries import LatencySummary
 from tpx.processors import processor_name
 from tpx.report import files
+from tpx.report.digits import MICROSECONDS
 
 SCHEMA = 1
 T = TypeVar("T")
@@ -141,7 +142,9 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         else None,
         "warnings": list(result.warnings),
         "slo": [_encode_assessment(a) for a in result.slo],
-        "batches": None if estimates is None else batches_json(estimates.batches),
+        "batches": None
+        if estimates is None or estimates.batches is None
+        else batches_json(estimates.batches),
         "streaming": _encode_optional(_encode_streaming, result.streaming),
         "sequences": result.sequences,
         "sessions": _encode_optional(asdict, result.sessions),
@@ -200,7 +203,7 @@ def _encode_server(server: ServerBreakdown) -> Json:
 def _encode_assessment(assessment: Assessment) -> Json:
     return {
         "expr": assessment.objective.text,
-        "value": assessment.objective.show(assessment.value),
+        "value": assessment.objective.show(assessment.value).replace(MICROSECONDS, "us"),
         "measured": assessment.value,
         "ok": assessment.met,
         "outcome": assessment.outcome.value,

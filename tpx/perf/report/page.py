@@ -12,7 +12,7 @@ from tpx.perf.objectives import Assessment, Objective, Outcome
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
-from tpx.perf.report.plots import breakdown_of_levels, curve, spectrum, timeline
+from tpx.perf.report.plots import breakdown_picture, curve, spectrum, timeline
 from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
 from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.summaries import LatencySummary
@@ -182,7 +182,8 @@ def _build_charts(report: Report) -> list[Section]:
         "bars through the points are 95 % confidence intervals. Better is down and to the right.",
     )
     sections += section("Levels", levels_grid(report))
-    sections += section("Where the time goes", breakdown_of_levels(levels), lead=_PARTS)
+    bars = breakdown_picture("breakdown", [(level_name(r.level), r) for r in levels])
+    sections += section("Where the time goes", bars, lead=_PARTS)
     sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
     for what in ("throughput", "p99"):
         chart = timeline(levels, what)

@@ -1,7 +1,7 @@
 """Charts of a run; one splits the mean latency of each level into parts that add up to it."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpx.perf.objectives import Objective
@@ -9,7 +9,7 @@ from tpx.perf.report.model import level_name
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.statistics.summaries import quantiles
 from tpx.report.chart import STYLES, Axis, Chart, Dot, Line, Mark, Scale, format_mark, linear_scale
-from tpx.report.digits import in_unit, latency, rounded
+from tpx.report.digits import MICROSECONDS, in_unit, latency, rounded
 from tpx.report.document import Picture
 from tpx.report.html import legend_entry, render_svg
 from tpx.report.layout import Tick
@@ -173,10 +173,12 @@ KINDS = {
 
 
 def parts_of(result: LevelResult) -> tuple[Part, ...]:
-    """Return the parts of the mean latency; they add up to it."""
+    """Return the parts of the mean latency, which add up to it, in the order of KINDS; the network takes the
+    rest.
+    """
     if result.latency is None or result.client is None:
         return ()
-    mean_ns = result.latency.mean_ns
+    mean_ns = left = result.latency.mean_ns
     late = 0 if result.open_loop is None else mean_ns - result.open_loop.service_latency.mean_ns
     wanted = [("late", late), ("client", result.client.send_ns + result.client.receive_ns)]
     if result.server is not None and result.server.success_count:
@@ -190,18 +192,10 @@ def parts_of(result: LevelResult) -> tuple[Part, ...]:
             ("cache", (server.cache_hit_ns + server.cache_miss_ns) // requests),
         ]
         wanted += [*stages, ("overhead", server.success_ns // requests - sum(ns for _, ns in stages))]
-    return split_latency(mean_ns, wanted)
-
-
-def split_latency(mean_ns: int, wanted: Iterable[tuple[str, int | None]]) -> tuple[Part, ...]:
-    """Return parts that add up to a mean latency, in the order of KINDS; the network takes the rest.
-
-    The means come from slightly different sets of requests, so each part is limited to the time that is
-    left.
-    """
-    left, found = mean_ns, {}
+    found = {}
     for kind, duration_ns in wanted:
-        found[kind] = min(max(0, duration_ns or 0), left)
+        # the means come from slightly different sets of requests: none takes more than what is left
+        found[kind] = min(max(0, duration_ns), left)
         left -= found[kind]
     found["network"] = left
     return tuple(Part(kind=kind, duration_ns=found[kind]) for kind in KINDS if found.get(kind))
@@ -267,9 +261,10 @@ class Breakdown:
     top: int = TOP
 
 
-def breakdown_picture(key: str, named: Sequence[tuple[str, Sequence[Part]]]) -> Picture | None:
-    """Draw one bar per name, as long as its parts together; None if there are no parts."""
-    drawing, compact = lay_out(key, named, WIDE), lay_out(f"{key}-compact", named, COMPACT)
+def breakdown_picture(key: str, named: Sequence[tuple[str, LevelResult]]) -> Picture | None:
+    """Draw one bar per level, as long as the parts of its mean latency; None if none has a latency."""
+    parts = [(name, parts_of(result)) for name, result in named]
+    drawing, compact = lay_out(key, parts, WIDE), lay_out(f"{key}-compact", parts, COMPACT)
     if not drawing.rows:
         return None
     shown = {segment.kind for row in drawing.rows for segment in row.segments}
@@ -290,7 +285,7 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
     """Lay the bars out, in microseconds below a millisecond, else in milliseconds."""
     known = [(name, parts) for name, parts in named if parts]
     totals = [sum(part.duration_ns for part in parts) for _, parts in known]
-    unit, unit_ns = ("us", 1e3) if max(totals, default=0) < 1e6 else ("ms", 1e6)
+    unit, unit_ns = (MICROSECONDS, 1e3) if max(totals, default=0) < 1e6 else ("ms", 1e6)
     scale = linear_scale([total / unit_ns for total in totals])
 
     def x(duration_ns: float) -> float:
@@ -318,8 +313,3 @@ def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFra
         height=TOP + len(rows) * frame.row + BELOW,
         ticks=tuple(Tick(x(mark * unit_ns), format_mark(mark)) for mark in scale.marks),
     )
-
-
-def breakdown_of_levels(levels: Sequence[LevelResult]) -> Picture | None:
-    """Draw one bar per level; None if no level has a latency."""
-    return breakdown_picture("breakdown", [(level_name(r.level), parts_of(r)) for r in levels])
