@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -17,6 +18,7 @@ import trustme
 
 from tests.e2e.child import ANY_PORTS, Child, environment, serve, tpx
 from tests.serving.onnx_files import doubling, write_model
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -342,3 +344,11 @@ sys.exit(serve.main(sys.argv[1:]))
     )
     assert done.returncode == 0, done.stderr
     assert "HEAVY []" in done.stdout
+
+
+def test_sigusr1_tells_where_all_threads_are_and_ends_nothing(repository: Path) -> None:
+    with serve("--model-repository", repository) as child:
+        child.ready()
+        os.kill(child.engine.pid, signal.SIGUSR1)
+        eventually(lambda: any("(most recent call first)" in line for line in child.err))
+        assert get(child, "/v2/health/ready") == (200, b"")

@@ -1,8 +1,10 @@
 """`tpx COMMAND ...`: finds the command, imports only that, and exits with its status."""
 
 import errno
+import faulthandler
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +21,7 @@ _COMPLETION = {"--install-completion", "--show-completion"}
 def main() -> None:
     """Run the command line and exit."""
     _open_closed_streams()
+    faulthandler.register(signal.SIGUSR1, file=2)  # the stacks of all threads, even if the event loop hangs
     spell_missing_characters()
     if "_TPX_COMPLETE" in os.environ or _HELP_FLAGS.intersection(sys.argv):
         # nothing is computed: starting BLAS threads and garbage collection would take a third of the time

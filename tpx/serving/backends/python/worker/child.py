@@ -1,5 +1,6 @@
 """Run by path with any Python that has numpy; makes `tpx` importable, but no other packages beside it."""
 
+import faulthandler
 import importlib.util
 import os
 import signal
@@ -38,6 +39,7 @@ def _ignore_termination() -> None:
 
 if __name__ == "__main__":
     _ignore_termination()
+    faulthandler.register(signal.SIGUSR1, file=2)  # stacks of all threads, as in the server
     here = Path(__file__).resolve().parent
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
     _make_importable(here.parents[3])
