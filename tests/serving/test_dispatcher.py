@@ -10,11 +10,12 @@ import pytest
 
 from tests.serving.engine import Client, closed_gate, doubled, entered, serving
 from tests.serving.fakes import FakeModel, request_of
-from tests.serving.virtual import Scene
+from tests.serving.virtual import FakeInstance, Scene
 from tests.waiting import until
 from tpx.errors import Cancelled, Overloaded
 from tpx.protocol.datatypes import BY_NAME
-from tpx.serving.backends.contract import Arrays, InstanceSpec, Needs
+from tpx.serving.backends.contract import GLOBAL, Arrays, InstanceSpec, Needs
+from tpx.serving.batch import Batch
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Refusal, Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
@@ -545,3 +546,66 @@ def test_the_loop_never_computes_in_memory_that_an_instance_holds(kept_by: str) 
             assert client.answers[-1][0] is here, "the loop computes once the instance is idle"
 
     asyncio.run(scene())
+
+
+class Chain(Scene):
+    """Sends the next request from within the answer to each."""
+
+    left = 0
+
+    def answered(self, batch: Batch) -> None:
+        super().answered(batch)
+        if self.left:
+            self.left -= 1
+            self.dispatcher.add(request_of())
+
+
+def test_requests_from_within_answers_are_computed_without_nesting() -> None:
+    scene = Chain(DirectScheduler(), inline_below_ns=MS // 5, cost_ns=1000)
+    for _ in range(10):  # until the model is known as a short one
+        scene.add(request_of())
+        while scene.instance.batches:
+            scene.instance.finish()
+    assert scene.instance.here
+    before, scene.left = len(scene.answers), 2000
+    scene.dispatcher.add(request_of())
+    scene.loop.run()
+    assert len(scene.answers) - before == 2001
+
+
+def test_a_request_with_an_earlier_deadline_than_those_before_it_is_refused_in_time() -> None:
+    policies = QueuePolicies(default=QueuePolicy(timeout_ns=20 * MS, allow_timeout_override=True))
+    scene = Scene(DynamicBatcher(1, (), 0, policies))
+    scene.add(request_of())
+    late = scene.add(request_of())
+    early = scene.add(request_of(timeout=5000))
+    scene.loop.run(100 * MS)
+    assert [(at_ns, request) for at_ns, request, _ in scene.refusals] == [(5 * MS, early), (20 * MS, late)]
+
+
+def test_a_removed_instance_gets_no_more_work() -> None:
+    scene = Scene(DirectScheduler())
+    other = FakeInstance()
+    scene.dispatcher.join(scene.dispatcher.queue_for(Needs()), other)
+    scene.dispatcher.part(scene.instance)
+    assert scene.dispatcher.instances == [other]
+    scene.add(request_of())
+    scene.add(request_of())
+    assert (len(scene.instance.batches), len(other.batches)) == (0, 1)
+
+
+def test_a_removed_instance_keeps_its_resources_until_its_batch_ends() -> None:
+    limiter = RateLimiter({("R", GLOBAL): 1})
+    needs = Needs(resources={("R", GLOBAL): 1})
+    scenes = [Scene(DirectScheduler(), limiter=limiter, needs=needs) for _ in range(2)]
+    for scene in scenes:
+        scene.loop.run()
+        scene.add(request_of())
+    first, second = scenes
+    assert [len(scene.instance.batches) for scene in scenes] == [1, 0]
+    first.dispatcher.part(first.instance)
+    second.loop.run()
+    assert not second.instance.batches
+    first.instance.finish()
+    second.loop.run()
+    assert len(second.instance.batches) == 1

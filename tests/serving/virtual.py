@@ -14,7 +14,7 @@ from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.inline import Arrivals
-from tpx.serving.scheduling.limiter import NoLimiter
+from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 
 
 class Timer:
@@ -123,7 +123,15 @@ class FakeInstance:
 class Scene:
     """A dispatcher with one instance; implements ResponseSink and notes when requests were refused."""
 
-    def __init__(self, scheduler: Scheduler, *, inline_below_ns: int = 0, cost_ns: int = 0) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        inline_below_ns: int = 0,
+        cost_ns: int = 0,
+        limiter: Limiter | None = None,
+        needs: Needs | None = None,
+    ) -> None:
         self.loop = VirtualLoop()
         self.instance = FakeInstance(cost_ns, self.loop)
         self.arrivals = Arrivals()
@@ -134,12 +142,12 @@ class Scene:
             scheduler,
             loop,
             self,
-            NoLimiter(),
+            limiter or NoLimiter(),
             inline_below_ns=inline_below_ns,
             arrivals=self.arrivals,
             clock=lambda: self.loop.now_ns,
         )
-        self.dispatcher.join(self.dispatcher.queue_for(Needs()), self.instance)
+        self.dispatcher.join(self.dispatcher.queue_for(needs or Needs()), self.instance)
 
     def add(self, request: InferRequest) -> InferRequest:
         """Have a request arrive now."""

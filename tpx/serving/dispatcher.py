@@ -21,12 +21,10 @@ from tpx.serving.instance import Instance
 from tpx.serving.instances.thread import ThreadQueue
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
-from tpx.serving.scheduling.inline import Arrivals, Freezes, InlinePolicy, LonePolicy
+from tpx.serving.scheduling.inline import Arrivals, InlinePolicy
 from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
 from tpx.serving.turn import Turn
 
-_LONE = 10
-"""Limit for a lone request on the event loop, as a multiple of the limit for short executions."""
 _PURGE_S = 0.05
 """Delay before a purge of cancelled requests: clients cancel many at once, and queues are long."""
 
@@ -132,9 +130,7 @@ class Dispatcher:
         self._limiter = limiter
         self._loop = loop
         self._answers = answers
-        freezes = Freezes(clock)
-        self._inline = InlinePolicy(inline_below_ns, freezes)
-        self._lone = LonePolicy(_LONE * inline_below_ns, arrivals, freezes)
+        self._inline = InlinePolicy(inline_below_ns, arrivals, clock)
         self._arrivals = arrivals
         self._immediate = False
         """True if every request is computed alone, by any free instance."""
@@ -262,13 +258,13 @@ class Dispatcher:
         """Compute a request on the event loop if the model is idle and the request short: a fast form
         of `_look`. Return False if it must be scheduled.
         """
-        queue = self._shared
+        queue, inline = self._shared, self._inline
         row_size = request.head.row_size
-        policy: InlinePolicy | LonePolicy = self._inline
-        # too large to count as short, but alone it delays no other request
-        if row_size > policy.row_size:
-            policy = self._lone
-        if row_size > policy.row_size or queue.held or self._looking or self._look_scheduled:
+        short = row_size <= inline.row_size
+        # too large to count as short, it may be computed nevertheless: alone it delays no other request
+        if not short and row_size > inline.lone_row_size:
+            return False
+        if queue.held or self._looking or self._look_scheduled:
             return False
         compute = queue.instances[0].compute if queue.instances else None
         if compute is None or request.cancelled:
@@ -278,8 +274,8 @@ class Dispatcher:
         try:
             compute(batch)
             cost_ns = batch.ended_ns - batch.started_ns
-            if cost_ns >= policy.usual_ns:
-                policy.measured_here(cost_ns, row_size)
+            if cost_ns >= inline.usual_ns or not short:
+                inline.measured_here(cost_ns, row_size)
             queue.answered(batch)
         finally:
             self._looking = False
@@ -309,9 +305,8 @@ class Dispatcher:
     def released(self, queue: InstanceQueue, batch: Batch) -> None:
         """Dispatch more work, because an instance of a queue has finished a batch."""
         row_size = batch.requests[0].head.row_size if batch.requests else 0
-        self._inline.measured_in_thread(batch.cost_ns, row_size)
         alone = not queue.held and len(batch.requests) == 1
-        self._lone.measured_in_thread(batch.cost_ns, row_size, alone=alone)
+        self._inline.measured_in_thread(batch.cost_ns, row_size, alone=alone)
         # the shared queue has neither sequences nor a rate limit
         if queue is not self._shared:
             self._finished(queue, batch)
@@ -444,19 +439,17 @@ class Dispatcher:
         row_size = batch.requests[0].head.row_size
         batch.long = inline.is_long(row_size)
         compute = queue.instances[0].compute
-        policy: InlinePolicy | LonePolicy = inline
-        if row_size > inline.row_size and len(batch.requests) == 1 and not len(self._scheduler):
-            policy = self._lone
-        if not held and row_size <= policy.row_size and compute is not None:
+        lone = len(batch.requests) == 1 and not len(self._scheduler)
+        here = row_size <= inline.row_size or (lone and row_size <= inline.lone_row_size)
+        if here and not held and compute is not None:
             compute(batch)
-            cost_ns = batch.ended_ns - batch.started_ns
-            policy.measured_here(cost_ns, row_size)
+            inline.measured_here(batch.ended_ns - batch.started_ns, row_size)
             if queue is not self._shared:
                 self._finished(queue, batch)
             queue.answered(batch)
         else:
             if not held:
-                self._lone.handed_over()
+                inline.handed_over()
             queue.submit(batch)
         return True
 

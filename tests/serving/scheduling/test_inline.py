@@ -2,7 +2,9 @@
 
 from itertools import pairwise
 
-from tpx.serving.scheduling.inline import Arrivals, Freezes, InlinePolicy, LonePolicy
+import pytest
+
+from tpx.serving.scheduling.inline import Arrivals, InlinePolicy
 
 BELOW_NS = 100_000
 SHORT_NS = 20_000
@@ -11,9 +13,9 @@ ROW = 64
 
 def policy() -> InlinePolicy:
     """A policy that has seen enough short executions."""
-    policy = InlinePolicy(BELOW_NS, Freezes(lambda: 0))
+    policy = InlinePolicy(BELOW_NS, Arrivals(), lambda: 0)
     for _ in range(9):
-        policy.measured_in_thread(SHORT_NS, ROW)
+        policy.measured_in_thread(SHORT_NS, ROW, alone=False)
     assert policy.open
     return policy
 
@@ -25,27 +27,27 @@ def hand_overs(policy: InlinePolicy, here_ns: int, thread_ns: int, failures: int
         policy.measured_here(here_ns, ROW)
         count = 0
         while not policy.open and count < 2000:
-            policy.measured_in_thread(thread_ns, ROW)
+            policy.measured_in_thread(thread_ns, ROW, alone=False)
             count += 1
         counts.append(count)
     return counts
 
 
 def test_a_model_shows_in_a_thread_that_it_is_short() -> None:
-    fresh = InlinePolicy(BELOW_NS, Freezes(lambda: 0))
+    fresh = InlinePolicy(BELOW_NS, Arrivals(), lambda: 0)
     for _ in range(8):
-        fresh.measured_in_thread(SHORT_NS, ROW)
+        fresh.measured_in_thread(SHORT_NS, ROW, alone=False)
         assert not fresh.open
-    fresh.measured_in_thread(SHORT_NS, ROW)
+    fresh.measured_in_thread(SHORT_NS, ROW, alone=False)
     assert fresh.open
     assert not fresh.is_long(ROW)
     assert fresh.is_long(ROW + 1)
 
 
 def test_nothing_is_computed_on_the_loop_without_a_limit() -> None:
-    never = InlinePolicy(0, Freezes())
+    never = InlinePolicy(0, Arrivals())
     for _ in range(100):
-        never.measured_in_thread(SHORT_NS, ROW)
+        never.measured_in_thread(SHORT_NS, ROW, alone=False)
     assert not never.open
 
 
@@ -67,14 +69,14 @@ def test_a_model_that_becomes_slow_leaves_the_loop_for_good() -> None:
     slow = policy()
     slow.measured_here(5_000_000, ROW)
     for _ in range(100):
-        slow.measured_in_thread(5_000_000, ROW)
+        slow.measured_in_thread(5_000_000, ROW, alone=False)
         assert not slow.open
 
 
 def test_slow_large_rows_do_not_move_short_small_ones() -> None:
     both = policy()
     for _ in range(10):
-        both.measured_in_thread(5_000_000, 1000 * ROW)
+        both.measured_in_thread(5_000_000, 1000 * ROW, alone=False)
     assert both.open
     assert both.is_long(1000 * ROW)
     assert not both.is_long(ROW)
@@ -89,7 +91,7 @@ def test_a_model_near_the_limit_stays_on_the_loop_while_most_executions_are_shor
             near.measured_here(cost_ns, ROW)
             here += 1
         else:
-            near.measured_in_thread(cost_ns, ROW)
+            near.measured_in_thread(cost_ns, ROW, alone=False)
     assert here > 200
 
 
@@ -112,12 +114,12 @@ class Alone:
 
     def __init__(self) -> None:
         self.arrivals = Arrivals()
-        self.policy = LonePolicy(LONE_NS, self.arrivals, Freezes(lambda: 0))
+        self.policy = InlinePolicy(BELOW_NS, self.arrivals, lambda: 0)
 
     def request(self, *, cost_ns: int = MEDIUM_NS, company: int = 0, row_size: int = ROW) -> bool:
         """Have a request come, and others while an instance computes it; return whether the loop did."""
         self.arrivals.count += 1
-        if row_size <= self.policy.row_size:
+        if row_size <= self.policy.lone_row_size:
             self.policy.measured_here(cost_ns, row_size)
             return True
         self.policy.handed_over()
@@ -186,11 +188,11 @@ def test_lone_requests_that_are_preempted_now_and_then_stay_on_the_loop() -> Non
 
 
 def test_no_lone_request_is_computed_on_the_loop_without_a_limit() -> None:
-    never = LonePolicy(0, Arrivals(), Freezes())
+    never = InlinePolicy(0, Arrivals())
     for _ in range(100):
         never.handed_over()
         never.measured_in_thread(SHORT_NS, ROW, alone=True)
-    assert never.row_size < 0
+    assert never.lone_row_size < 0
 
 
 def test_executions_that_change_nothing_need_not_be_reported() -> None:
@@ -208,7 +210,7 @@ SECOND = 1_000_000_000
 
 def test_a_model_that_freezes_the_loop_stays_off_it_for_a_hundred_times_as_long() -> None:
     now_ns = [0]
-    seen = InlinePolicy(BELOW_NS, Freezes(lambda: now_ns[0]))
+    seen = InlinePolicy(BELOW_NS, Arrivals(), lambda: now_ns[0])
 
     def seconds_off() -> float:
         """Freeze for a second; how long short executions do not bring the model back."""
@@ -217,36 +219,83 @@ def test_a_model_that_freezes_the_loop_stays_off_it_for_a_hundred_times_as_long(
         while not seen.open or seen.row_size < ROW:
             now_ns[0] += SECOND
             for _ in range(2000):
-                seen.measured_in_thread(SHORT_NS, ROW)
+                seen.measured_in_thread(SHORT_NS, ROW, alone=False)
         return (now_ns[0] - began_ns) / SECOND
 
     for _ in range(9):
-        seen.measured_in_thread(SHORT_NS, ROW)
+        seen.measured_in_thread(SHORT_NS, ROW, alone=False)
     assert [seconds_off() for _ in range(4)] == [100, 200, 400, 800]
     now_ns[0] += 801 * SECOND  # as long on the loop as off it
     assert seconds_off() == 100
     seen.measured_here(10_000_000, ROW)  # too short for others to notice
     for _ in range(2000):
-        seen.measured_in_thread(SHORT_NS, ROW)
+        seen.measured_in_thread(SHORT_NS, ROW, alone=False)
     assert seen.open
 
 
 def test_a_lone_request_that_freezes_the_loop_keeps_the_model_off_it_too() -> None:
     now_ns = [0]
-    freezes, arrivals = Freezes(lambda: now_ns[0]), Arrivals()
-    inline, lone = InlinePolicy(BELOW_NS, freezes), LonePolicy(10 * BELOW_NS, arrivals, freezes)
+    policy = InlinePolicy(BELOW_NS, Arrivals(), lambda: now_ns[0])
 
     def in_thread(count: int) -> None:
         for _ in range(count):
-            lone.handed_over()
-            inline.measured_in_thread(5 * BELOW_NS, ROW)
-            lone.measured_in_thread(5 * BELOW_NS, ROW, alone=True)
+            policy.handed_over()
+            policy.measured_in_thread(5 * BELOW_NS, ROW, alone=True)
 
+    for _ in range(9):
+        policy.measured_in_thread(SHORT_NS, ROW // 2, alone=False)
     in_thread(16)
-    assert lone.row_size == ROW
-    lone.measured_here(SECOND, ROW)
+    assert (policy.row_size, policy.lone_row_size) == (ROW // 2, ROW)
+    policy.measured_here(SECOND, ROW)
+    assert not policy.open
+    assert policy.row_size < 0, "nor does it compute what is short"
     in_thread(5000)
-    assert lone.row_size < 0
+    assert policy.lone_row_size < 0
     now_ns[0] = 101 * SECOND
     in_thread(5000)
-    assert lone.row_size == ROW
+    assert (policy.row_size, policy.lone_row_size) == (ROW // 2, ROW)
+
+
+@pytest.mark.parametrize(
+    ("cost_ns", "stays"),
+    [(BELOW_NS - 1, True), (4 * BELOW_NS - 1, True), (4 * BELOW_NS, False), (40 * BELOW_NS, False)],
+)
+def test_four_times_the_limit_may_be_preemption_and_threads_decide(cost_ns: int, stays: bool) -> None:
+    short = policy()
+    for _ in range(20):
+        short.measured_here(SHORT_NS, ROW)
+    short.measured_here(cost_ns, ROW)
+    assert short.open is stays
+
+
+@pytest.mark.parametrize(("executions", "handed_over"), [(64, 1), (63, 2)])
+def test_short_executions_on_the_loop_rehabilitate_a_model(executions: int, handed_over: int) -> None:
+    """The second failure costs as much as the first one after 64 of them."""
+    short = policy()
+    assert hand_overs(short, 4_000_000, SHORT_NS, 1) == [1]
+    for _ in range(executions):
+        short.measured_here(SHORT_NS, ROW)
+    assert hand_overs(short, 4_000_000, SHORT_NS, 1) == [handed_over]
+
+
+def test_lone_requests_wait_for_no_more_than_1024_others() -> None:
+    scene = Alone()
+    scene.until_here()
+    for _ in range(12):
+        scene.policy.measured_here(5 * LONE_NS, ROW)
+    assert scene.until_here() == 1024
+
+
+@pytest.mark.parametrize("seconds", [36, 37, 1000])
+def test_a_model_is_off_the_loop_for_an_hour_at_most(seconds: int) -> None:
+    now_ns = [0]
+    slow = InlinePolicy(BELOW_NS, Arrivals(), lambda: now_ns[0])
+    slow.measured_here(seconds * SECOND, ROW)
+
+    def is_open_at(second: int) -> bool:
+        now_ns[0] = second * SECOND
+        for _ in range(2000):
+            slow.measured_in_thread(SHORT_NS, ROW, alone=False)
+        return slow.open
+
+    assert [is_open_at(3599), is_open_at(3600)] == [False, True]

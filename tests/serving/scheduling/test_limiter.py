@@ -6,7 +6,7 @@ import pytest
 
 from tpx.errors import ConfigError, UsageError
 from tpx.serving.backends.contract import GLOBAL, Needs
-from tpx.serving.scheduling.limiter import RateLimiter, Turn, parse_resources
+from tpx.serving.scheduling.limiter import LimitedAdmission, RateLimiter, parse_resources
 
 R = ("R", 0)
 
@@ -18,13 +18,15 @@ class Hall:
         self.limiter = RateLimiter(explicit or {})
         self.called: list[str] = []
 
-    def turn(self, name: str, count: int = 1, priority: int = 1, resource: tuple[str, int] = R) -> Turn:
+    def turn(
+        self, name: str, count: int = 1, priority: int = 1, resource: tuple[str, int] = R
+    ) -> LimitedAdmission:
         needs = Needs(resources={resource: count} if count else {}, priority=priority)
         turn = self.limiter.admission(needs, lambda: self.called.append(name))
         turn.enter()
         return turn
 
-    def run(self, turns: Mapping[str, Turn], rounds: int) -> list[str]:
+    def run(self, turns: Mapping[str, LimitedAdmission], rounds: int) -> list[str]:
         """All of them always have work; who computed, in order."""
         ran = []
         for turn in turns.values():

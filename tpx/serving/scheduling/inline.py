@@ -1,27 +1,124 @@
-"""Decides where a batch is computed: on the event loop, or by an instance in its own thread."""
+"""Decides where a batch is computed: on the event loop, or by an instance in its own thread.
+
+The loop computes what is *short*, which costs it less than two thread switches (20 us of CPU per inference
+instead of 50), and *lone* requests of up to ten times that, which delay no other request. What it cannot know
+is when an execution waits without using the CPU, or was preempted: wall time does not tell these apart from a
+slow model. A model that seems to have become slow is therefore on probation in its instances' threads, whose
+CPU time tells, until it is rehabilitated; one that froze the loop for other clients is barred for a time.
+"""
 
 import time
 from collections.abc import Callable
 
 _NONE = -1
 """No rows, not even empty ones."""
+
 _MAX_RELUCTANCE = 16
+"""Executions over the limit add up to this, short ones take away from it, and the loop computes below half:
+at first after 9 short executions. A model near the limit (35 to 120 us for 600 KB) that left the loop at each
+execution slightly over it had 0.75 to 0.82 of the throughput.
+"""
 _PREEMPTED = 4
-"""An execution on the loop longer than this multiple of the limit may have been preempted."""
+"""An execution on the loop longer than this multiple of the limit may have been preempted. When such ones
+were counted like slightly long ones, each moved the next nine of a short model to its thread, and samples
+under load fell into two groups.
+"""
 _LONGEST_PROBATION = 1024
+"""Executions in threads: a model that waits for 5 ms without the CPU then holds up the loop for 5 ms in about
+1000 executions.
+"""
 _REHABILITATED = 64
-
-
+"""Short executions on the loop that halve the next probation, so that preemptions of a short model, as rare
+as that, cost one hand-over each and do not add up. Chosen by simulation, like the following.
+"""
+_LONE = 10
+"""Limit for a lone request, as a multiple of the limit for short executions: two thread switches (30 us) are
+still 3 % of the time of the longest, 1 ms.
+"""
+_LONE_IN_A_ROW = 16
+"""Number of consecutive lone requests after which the loop computes them, and of executions on the loop after
+which an instance computes one to look for other clients: 6 % of the requests pay for the thread.
+"""
+_MOST_LONE_IN_A_ROW = 1024
+"""The number doubles with each lone request that took too long on the loop, and shrinks by a quarter with
+every 16 that did not. When these undid one step only, requests of 600 KB stayed in the thread on a busy
+machine, at twice the CPU.
+"""
 _FREEZE_NS = 20_000_000
 """Duration of an execution on the event loop that other clients notice."""
 _BAR_FACTOR = 100
 """Time off the event loop after such an execution, as a multiple of its duration: models whose values
-seldom decide how long they take freeze it for at most a hundredth of the time.
+seldom decide how long they take (one value of a loop's condition froze health checks for 1.4 s) freeze it for
+at most a hundredth of the time.
 """
 _MAX_BAR_NS = 3600 * 1_000_000_000
 
 
-class Freezes:
+class Arrivals:
+    """Counts the requests to all models of a server."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class InlinePolicy:
+    """Decides for a model, from the cost of past executions, what the event loop computes itself."""
+
+    __slots__ = ("_freezes", "_lone", "_short", "lone_row_size", "row_size", "usual_ns")
+
+    def __init__(
+        self, below_ns: int, arrivals: Arrivals, clock: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        """`below_ns` limits short executions, 0 computes nothing on the loop; `arrivals` counts the requests
+        to all models before they reach the policy.
+        """
+        self._freezes = freezes = _Freezes(clock)
+        self._short = _Short(below_ns, freezes)
+        self._lone = _Lone(_LONE * below_ns, arrivals, freezes)
+        self.row_size = self.lone_row_size = _NONE
+        """Maximum bytes of a row that the loop currently computes: of any batch, and of a lone request."""
+        self.usual_ns = 0
+        """Executions on the loop of rows up to `row_size` below this duration need not be reported."""
+
+    @property
+    def open(self) -> bool:
+        """Return whether short batches are computed on the loop."""
+        return self._short.open and not self._freezes.barred
+
+    def is_long(self, row_size: int) -> bool:
+        """Return whether rows of this many bytes may take longer than those measured as short."""
+        return row_size > self._short.most_row_size
+
+    def handed_over(self) -> None:
+        """Note that an instance starts computing while all others are idle."""
+        self._lone.handed_over()
+
+    def measured_here(self, cost_ns: int, row_size: int) -> None:
+        """Record an execution on the event loop, by wall time."""
+        (self._short if row_size <= self.row_size else self._lone).measured_here(cost_ns, row_size)
+        self._update()
+
+    def measured_in_thread(self, cost_ns: int, row_size: int, *, alone: bool) -> None:
+        """Record an execution by an instance, by the CPU time of its thread; 0 if unknown.
+
+        `alone` is True if it had a single request and the instances held nothing else when it ended.
+        """
+        if cost_ns:
+            self._freezes.expire()
+            self._short.measured_in_thread(cost_ns, row_size)
+            self._lone.measured_in_thread(cost_ns, row_size, alone=alone)
+            self._update()
+
+    def _update(self) -> None:
+        short, lone, barred = self._short, self._lone, self._freezes.barred
+        self.row_size = short.most_row_size if short.open and not barred else _NONE
+        self.lone_row_size = lone.most_row_size if lone.open and not barred else _NONE
+        self.usual_ns = short.usual_ns
+
+
+class _Freezes:
     """Keeps a model off the event loop for some time after an execution that froze it.
 
     No analysis of a model finds every input that takes long. The time doubles if the model freezes the
@@ -30,7 +127,7 @@ class Freezes:
 
     __slots__ = ("_clock", "_term_ns", "_until_ns", "barred")
 
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._term_ns = 0
         self._until_ns = 0
@@ -47,35 +144,32 @@ class Freezes:
         self._until_ns = now_ns + self._term_ns
         self.barred = True
 
-    def look(self) -> None:
+    def expire(self) -> None:
         """Let the model back on the loop when its time is over."""
         if self.barred and self._clock() >= self._until_ns:
             self.barred = False
 
 
-class InlinePolicy:
-    """Decides from the cost of past executions whether the event loop computes the next batch itself.
+class _Short:
+    """Batches of a model whose executions hardly exceed two thread switches.
 
-    A model whose executions hardly exceed two thread switches is computed on the loop. Each execution
-    over the limit raises the policy's reluctance to do so; each one below lowers it slowly.
+    Each execution over the limit raises the reluctance to compute on the loop; each one below lowers it
+    slowly.
 
-    An execution on the loop that far exceeds the limit is either slow or was preempted, which wall time
-    cannot distinguish. The model is then on probation: instances compute it, measured by the CPU time
-    of their thread, until enough executions were short. Probation starts at one execution, so that
-    preemption under load does not move a short model to its threads. It doubles with every further
-    failure that follows soon, so that a model that waits without using the CPU blocks the loop ever
-    more rarely. An execution that other clients notice bars the model for a time, too (`Freezes`).
+    An execution on the loop that far exceeds the limit is either slow or was preempted. The model is then on
+    probation: instances compute it until enough executions were short. Probation starts at one execution, so
+    that preemption under load does not move a short model to its threads. It doubles with every further
+    failure that follows soon, so that a model that waits without using the CPU blocks the loop ever more
+    rarely.
 
     A request with larger rows than any short one so far is first measured in a thread.
     """
 
     __slots__ = (
-        "_below_ns", "_freezes", "_left", "_probation", "_reluctance", "_short_row_size", "_since_failure",
-        "row_size", "usual_ns",
+        "_below_ns", "_freezes", "_left", "_probation", "_reluctance", "_since_failure", "most_row_size",
     )  # fmt: skip
 
-    def __init__(self, below_ns: int, freezes: Freezes) -> None:
-        """Create the policy; `below_ns` is the limit, 0 computes nothing on the loop."""
+    def __init__(self, below_ns: int, freezes: _Freezes) -> None:
         self._below_ns = below_ns
         self._freezes = freezes
         self._reluctance = _MAX_RELUCTANCE
@@ -85,23 +179,19 @@ class InlinePolicy:
         """Length of the next probation in executions."""
         self._since_failure = 0
         """Short executions on the loop since the last failure."""
-        self._short_row_size = _NONE
-        self.row_size = _NONE
-        """Maximum row size in bytes that is currently computed on the loop."""
-        self.usual_ns = 0
-        """Executions on the loop below this duration need not be reported."""
+        self.most_row_size = _NONE
+        """Maximum row size of an execution that was short."""
 
     @property
     def open(self) -> bool:
-        """Return whether short batches are computed on the loop."""
-        return not self._left and self._reluctance < _MAX_RELUCTANCE // 2 and not self._freezes.barred
+        return not self._left and self._reluctance < _MAX_RELUCTANCE // 2
 
-    def is_long(self, row_size: int) -> bool:
-        """Return whether rows of this many bytes may take longer than those measured as short."""
-        return row_size > self._short_row_size
+    @property
+    def usual_ns(self) -> int:
+        """Executions on the loop below this duration change nothing."""
+        return self._below_ns if not self._reluctance and self._probation == 1 else 0
 
     def measured_here(self, cost_ns: int, row_size: int) -> None:
-        """Record an execution on the event loop, by wall time."""
         if cost_ns < self._below_ns:
             if self._reluctance:
                 self._reluctance -= 1
@@ -117,52 +207,28 @@ class InlinePolicy:
             self._since_failure = 0
             self._left = self._probation
             self._probation = min(_LONGEST_PROBATION, 2 * self._probation)
-            self._short_row_size = min(self._short_row_size, row_size - 1)
-        self._update_row_size()
+            self.most_row_size = min(self.most_row_size, row_size - 1)
 
     def measured_in_thread(self, cost_ns: int, row_size: int) -> None:
-        """Record an execution by an instance, by CPU time of its thread; 0 if unknown."""
-        if not (self._below_ns and cost_ns):
+        if not self._below_ns:
             return
-        self._freezes.look()
         if cost_ns < self._below_ns:
             if self._left:
                 self._left -= 1
             if self._reluctance:
                 self._reluctance -= 1
-            self._short_row_size = max(self._short_row_size, row_size)
-        elif not self.open or row_size <= self._short_row_size:
+            self.most_row_size = max(self.most_row_size, row_size)
+        elif not self.open or row_size <= self.most_row_size:
             self._record_exceeded(cost_ns, row_size)
-        self._update_row_size()
-
-    def _update_row_size(self) -> None:
-        self.row_size = self._short_row_size if self.open else _NONE
-        self.usual_ns = self._below_ns if not self._reluctance and self._probation == 1 else 0
 
     def _record_exceeded(self, cost_ns: int, row_size: int) -> None:
         if self._reluctance:  # the first one after short executions may be an accident
-            self._short_row_size = min(self._short_row_size, row_size - 1)
+            self.most_row_size = min(self.most_row_size, row_size - 1)
         self._reluctance = min(_MAX_RELUCTANCE, self._reluctance + 2 * (cost_ns // self._below_ns))
 
 
-_LONE_IN_A_ROW = 16
-"""Number of consecutive lone requests after which the loop computes them, and of executions on the loop
-after which an instance computes one.
-"""
-_MOST_LONE_IN_A_ROW = 1024
-
-
-class Arrivals:
-    """Counts the requests to all models of a server."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-class LonePolicy:
-    """Decides whether the event loop computes a lone request itself although it is not short.
+class _Lone:
+    """Lone requests, which the event loop may compute although they are not short.
 
     While the loop computes, it cannot see new requests. Whether requests are alone is therefore
     observed while instances compute them: no other request to any model may arrive meanwhile. After
@@ -173,12 +239,10 @@ class LonePolicy:
 
     __slots__ = (
         "_arrivals", "_below_ns", "_freezes", "_handed_over_at", "_in_a_row", "_left_here", "_needed",
-        "_row_size", "row_size",
+        "most_row_size",
     )  # fmt: skip
-    usual_ns = 0
 
-    def __init__(self, below_ns: int, arrivals: Arrivals, freezes: Freezes) -> None:
-        """Create the policy; `below_ns` is the limit, 0 computes nothing on the loop."""
+    def __init__(self, below_ns: int, arrivals: Arrivals, freezes: _Freezes) -> None:
         self._below_ns = below_ns
         self._arrivals = arrivals
         self._freezes = freezes
@@ -187,34 +251,29 @@ class LonePolicy:
         self._needed = _LONE_IN_A_ROW
         self._left_here = 0
         """Executions on the loop until an instance computes one."""
-        self._row_size = _NONE
+        self.most_row_size = _NONE
         """Maximum row size that took less than the limit."""
-        self.row_size = _NONE
-        """Maximum row size in bytes that is currently computed on the loop."""
+
+    @property
+    def open(self) -> bool:
+        return self._left_here > 0
 
     def handed_over(self) -> None:
-        """Note that an instance starts computing while all others are idle."""
         self._handed_over_at = self._arrivals.count
 
     def measured_in_thread(self, cost_ns: int, row_size: int, *, alone: bool) -> None:
-        """Record an execution by an instance, by the CPU time of its thread; 0 if unknown.
-
-        `alone` is True if it had a single request and the instances held nothing else when it ended.
-        """
-        if not (self._below_ns and cost_ns):
+        if not self._below_ns:
             return
         if not alone or self._arrivals.count != self._handed_over_at:
             self._in_a_row = 0
         elif cost_ns < self._below_ns:
             self._in_a_row = min(self._needed, self._in_a_row + 1)
-            self._row_size = max(self._row_size, row_size)
+            self.most_row_size = max(self.most_row_size, row_size)
         else:
-            self._row_size = min(self._row_size, row_size - 1)
+            self.most_row_size = min(self.most_row_size, row_size - 1)
         self._left_here = _LONE_IN_A_ROW if self._in_a_row == self._needed else 0
-        self._update_row_size()
 
     def measured_here(self, cost_ns: int, row_size: int) -> None:
-        """Record an execution on the event loop, by wall time."""
         if cost_ns < self._below_ns:
             self._left_here -= 1
             if not self._left_here:
@@ -225,8 +284,4 @@ class LonePolicy:
             self._freezes.record(cost_ns)
             self._left_here = self._in_a_row = 0
             self._needed = min(_MOST_LONE_IN_A_ROW, 2 * self._needed)
-            self._row_size = min(self._row_size, row_size - 1)
-        self._update_row_size()
-
-    def _update_row_size(self) -> None:
-        self.row_size = self._row_size if self._left_here and not self._freezes.barred else _NONE
+            self.most_row_size = min(self.most_row_size, row_size - 1)

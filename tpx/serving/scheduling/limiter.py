@@ -76,7 +76,7 @@ class NoLimiter:
         return FREE
 
 
-class Turn:
+class LimitedAdmission:
     """Admission of an instance that takes turns with others."""
 
     limited = True
@@ -89,18 +89,18 @@ class Turn:
         """Called when a staged instance may compute."""
         self.share = 0
         """Executions x priority."""
-        self.place: tuple[int, int, Turn] | None = None
+        self.place: tuple[int, int, LimitedAdmission] | None = None
         """Position among staged instances."""
         self.granted = False
         self.idle = True
-        """True after it had no work; it then gets no credit for unused turns."""
+        """True after it had no work; it then gets no credit for what it did not use."""
 
     def enter(self) -> None:
-        self._limiter.turns.append(self)
+        self._limiter.admissions.append(self)
         self._limiter.recount()
 
     def leave(self) -> None:
-        self._limiter.turns.remove(self)
+        self._limiter.admissions.remove(self)
         self._limiter.recount()
         self.withdraw()
 
@@ -126,7 +126,7 @@ class Turn:
 
 
 class RateLimiter:
-    """Grants turns, on the event loop.
+    """Grants admissions, on the event loop.
 
     `explicit` are the amounts from --rate-limit-resource; any other resource has the maximum amount
     that an instance requires.
@@ -134,11 +134,11 @@ class RateLimiter:
 
     def __init__(self, explicit: Mapping[Resource, int]) -> None:
         self._explicit = explicit
-        self.turns: list[Turn] = []
+        self.admissions: list[LimitedAdmission] = []
         """Instances that take turns."""
         self._total: dict[Resource, int] = {}
         self._used: dict[Resource, int] = {}
-        self._row: list[tuple[int, int, Turn]] = []
+        self._row: list[tuple[int, int, LimitedAdmission]] = []
         self._numbers = 0
 
     def check(self, instances: Sequence[Needs]) -> None:
@@ -159,46 +159,46 @@ class RateLimiter:
                         field="instance_group",
                     )
 
-    def admission(self, needs: Needs, on_granted: Callable[[], None]) -> Turn:
-        return Turn(self, needs, on_granted)
+    def admission(self, needs: Needs, on_granted: Callable[[], None]) -> LimitedAdmission:
+        return LimitedAdmission(self, needs, on_granted)
 
-    def line_up(self, turn: Turn) -> None:
+    def line_up(self, admission: LimitedAdmission) -> None:
         """Stage an instance that has work."""
-        if turn.idle:
-            turn.idle = False
+        if admission.idle:
+            admission.idle = False
             # turns that it did not need are no credit: otherwise it would compute alone until it caught up
-            shares = [other.share for other in self.turns if _is_competing(other, turn)]
-            turn.share = max(turn.share, min(shares, default=0))
+            shares = [other.share for other in self.admissions if _is_competing(other, admission)]
+            admission.share = max(admission.share, min(shares, default=0))
         self._numbers += 1  # equal shares take turns in the order in which they were staged
-        turn.place = (turn.share, self._numbers, turn)
-        bisect.insort(self._row, turn.place)
+        admission.place = (admission.share, self._numbers, admission)
+        bisect.insort(self._row, admission.place)
 
-    def release(self, turn: Turn) -> None:
+    def release(self, admission: LimitedAdmission) -> None:
         """Unstage an instance, or release the resources granted to it."""
-        if turn.place is not None:
-            self._row.remove(turn.place)
-            turn.place = None
-        if turn.granted:
-            turn.granted = False
-            for resource, count in turn.needs.resources.items():
+        if admission.place is not None:
+            self._row.remove(admission.place)
+            admission.place = None
+        if admission.granted:
+            admission.granted = False
+            for resource, count in admission.needs.resources.items():
                 self._used[resource] -= count
 
-    def grant(self, asking: Turn | None) -> None:
-        """Grant turns as far as resources permit; `asking` is not called back."""
+    def grant(self, asking: LimitedAdmission | None) -> None:
+        """Grant admissions as far as resources permit; `asking` is not called back."""
         held_back: set[Resource] = set()
         for place in tuple(self._row):
-            turn = place[2]
-            needs = turn.needs.resources
+            admission = place[2]
+            needs = admission.needs.resources
             if not held_back.isdisjoint(needs) or not self._can_grant(needs):
                 held_back.update(needs)
                 continue
             for resource, count in needs.items():
                 self._used[resource] = self._used.get(resource, 0) + count
             self._row.remove(place)
-            turn.place = None
-            turn.granted = True
-            if turn is not asking:
-                turn.on_granted()
+            admission.place = None
+            admission.granted = True
+            if admission is not asking:
+                admission.on_granted()
 
     def _can_grant(self, needs: Mapping[Resource, int]) -> bool:
         return all(
@@ -215,18 +215,18 @@ class RateLimiter:
     def recount(self) -> None:
         """Recompute the available resources for these instances."""
         total: dict[Resource, int] = {}
-        for turn in self.turns:
-            for resource, count in turn.needs.resources.items():
+        for admission in self.admissions:
+            for resource, count in admission.needs.resources.items():
                 limit = self._find_limit(*resource)
                 total[resource] = max(total.get(resource, 0), count) if limit is None else limit
         self._total = total
 
 
-def _is_competing(other: Turn, turn: Turn) -> bool:
+def _is_competing(other: LimitedAdmission, admission: LimitedAdmission) -> bool:
     """Return whether another instance wants the same resource now."""
-    if other is turn or not (other.granted or other.place is not None):
+    if other is admission or not (other.granted or other.place is not None):
         return False
-    return not other.needs.resources.keys().isdisjoint(turn.needs.resources)
+    return not other.needs.resources.keys().isdisjoint(admission.needs.resources)
 
 
 def parse_resources(flags: Sequence[str]) -> dict[Resource, int]:

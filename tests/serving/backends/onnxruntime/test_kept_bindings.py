@@ -146,3 +146,14 @@ def test_without_a_batch_dimension_each_length_has_its_own_memory(tmp_path: Path
         assert scene.answers([number, 1]) == [[2 * number, 2]]
         assert scene.answers([number, 1, 2]) == [[2 * number, 2, 4]]
     assert scene.executor.executed == 4
+
+
+def test_shapes_that_were_seen_once_are_forgotten_among_many(tmp_path: Path) -> None:
+    """Clients choose shapes, so the memory of those seen is bounded."""
+    scene = Scene(doubling("batch", "width"), tmp_path)
+    for width in range(1, 66):
+        scene.answers([[1] * width])
+    scene.answers([[1]])
+    assert scene.executor.bound == 0
+    scene.answers([[1]])
+    assert scene.executor.bound == 1
