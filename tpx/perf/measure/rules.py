@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpx.perf.measure.estimates import Estimator, Sample, assess, joined
-from tpx.perf.objectives import Assessment, Objective, Outcome
+from tpx.perf.objectives import Assessment, Compliance, Objective
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval, t_quantile
@@ -195,7 +195,7 @@ class LatencyLimit(StabilityRule):
         self._rule = rule
         self._limit = limit
         self._last = 1 if settings.request_count else settings.fixed_windows or settings.max_windows
-        self._before = Outcome.UNDECIDED
+        self._before = Compliance.UNDECIDED
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         found = self._rule.status(windows, samples)
@@ -206,11 +206,11 @@ class LatencyLimit(StabilityRule):
 
     def _evaluate_sample(self, sample: Sample, *, last: bool) -> Assessment:
         (surely,) = assess((self._limit,), sample, 1, SURE)
-        if surely.outcome is not Outcome.UNDECIDED:
+        if surely.outcome is not Compliance.UNDECIDED:
             return surely
         (now,) = assess((self._limit,), sample, 1, self._settings.safety)
         before, self._before = self._before, now.outcome
-        return now if last or now.outcome is before else replace(now, outcome=Outcome.UNDECIDED)
+        return now if last or now.outcome is before else replace(now, outcome=Compliance.UNDECIDED)
 
 
 def is_stable(windows: Sequence[Window], tolerance: float, *, latency: bool = True) -> bool:
