@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from tests.analyzer.measuring import changed, make_latency, make_measurement, make_streaming, make_window
+from tpx.analyzer.conclusion import Evidence, finalist_of
 from tpx.analyzer.objectives import ModelConstraint, joules_per_inference, rank, score
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.results.measurement import (
@@ -506,3 +507,11 @@ def test_a_constraint_is_met_only_where_the_whole_interval_keeps_it(
     )
     assert ranked.compliance is compliance
     assert ModelConstraint(constraint=goals.constraints[0]).compliance(ranked.figures) is compliance
+
+
+def test_only_finalists_that_are_certainly_further_behind_than_asked_are_behind() -> None:
+    runs = variant("default", [100, 101, 99]), variant("0", [140, 141, 139]), variant("1", [139, 140, 141])
+    ranking = rank(ModelRun(models=("m",), variants=runs, decisions=()), Goals())
+    evidence = Evidence([finalist_of(each) for each in ranking], Goals())
+    assert [f.name for f in evidence.behind(0.02)] == ["m_config_default"]
+    assert evidence.behind(0.5) == []

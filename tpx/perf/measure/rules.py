@@ -19,8 +19,11 @@ from tpx.perf.statistics.intervals import Interval, t_quantile
 from tpx.protocol.tensors import Array
 
 STABILITY_WINDOWS = 3
+"""perf_analyzer's number of windows that must resemble each other."""
 GROUP = 5
+"""Values that MSER-5 averages before it looks for the steady part: single ones vary too much."""
 FEWEST_STEADY = 2
+"""Fewest windows that must remain: one has no spread to compare a leading window with."""
 SLICES = 20
 SLICE_REQUESTS = 5
 """Warm-up is detected in slices of a window, each with at least this many requests on average."""
@@ -32,7 +35,11 @@ SURE = 0.9999
 Also the confidence at which a leading window must differ from the rest to count as warm-up.
 """
 LOOK_GROWTH = 1.25
-"""Growth of the number of windows from one look at the confidence intervals to the next."""
+"""Growth of the number of windows from one look at the confidence intervals to the next.
+
+With a look at each window, intervals of levels that stopped held the truth less often than they claim; with a
+quarter more windows, 94 of 100 do (`tests/perf/measure/test_simulated.py`).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

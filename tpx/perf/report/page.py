@@ -429,7 +429,7 @@ def objectives_grid(report: Report) -> DataTable | None:
         [
             _LOAD,
             text("Objective", lambda r: r[1].objective.text),
-            text("Compliance", lambda r: r[1].outcome.value, lambda r: "ok" if r[1].met else "bad"),
+            text("Outcome", lambda r: r[1].outcome.value, lambda r: "ok" if r[1].met else "bad"),
             text("Why", lambda r: r[1].reason, wraps=True),
         ],
         records,
