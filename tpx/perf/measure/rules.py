@@ -37,8 +37,8 @@ Also the confidence at which a leading window must differ from the rest to count
 LOOK_GROWTH = 1.25
 """Growth of the number of windows from one look at the confidence intervals to the next.
 
-With a look at each window, intervals of levels that stopped held the truth less often than they claim; with a
-quarter more windows, 94 of 100 do (`tests/perf/measure/test_simulated.py`).
+On three simulated queues the intervals of the mean held the truth in 94 to 96 of 100 runs, those of p90 in 96
+to 97; with a look at each window in 92 to 96, and 93 to 96.
 """
 
 
