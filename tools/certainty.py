@@ -19,6 +19,7 @@ from tpx.analyzer.objectives import RankedVariant, satisfies, score  # noqa: E40
 from tpx.analyzer.results.goals import Constraint, Goals, WeightedObjective  # noqa: E402
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Variant  # noqa: E402
 from tpx.analyzer.verdict import Finding, ModelVerdict, judge  # noqa: E402
+from tpx.perf.objectives import Compliance  # noqa: E402
 from tpx.perf.statistics.findings import MARGIN  # noqa: E402
 
 SEARCHES = 1000
@@ -74,7 +75,7 @@ class Tally:
         self.findings[verdict.finding.value] += 1
         self.rounds.append(rounds)
         self.seconds.append(seconds)
-        if verdict.standing == "met" and not satisfies(truth[best.name], goals):
+        if verdict.compliance is Compliance.MET and not satisfies(truth[best.name], goals):
             self.wrong["limit"] += 1
         worth = {name: math.exp(score(exact, goals)) for name, exact in truth.items()}
         finalists = [r.name for r in verdict.ranking if r.settled is not None and r.satisfies]

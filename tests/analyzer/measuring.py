@@ -68,8 +68,17 @@ def make_measurement(
     """A measurement whose server took so long on average for each stage; the rest is of `Measurement`."""
     load = load or LoadPoint(value=1)
     parts = breakdown or {}
-    stages = {name: parts[name] for name in STAGES if name in parts}
-    counts = {"success_count": 1, "queue_count": 1, "compute_count": 1}
+    server = ServerBreakdown(
+        model="m",
+        version="1",
+        success_count=1,
+        queue_count=1,
+        compute_count=1,
+        queue_ns=parts.get("queue_ns", 0),
+        compute_input_ns=parts.get("compute_input_ns", 0),
+        compute_infer_ns=parts.get("compute_infer_ns", 0),
+        compute_output_ns=parts.get("compute_output_ns", 0),
+    )
     percentiles = (LatencyEstimate(percentile=99.0, interval=p99_range),) if p99_range else ()
     return Measurement(
         variant=variant,
@@ -82,7 +91,7 @@ def make_measurement(
             stable=stable,
             guesses=(note,) if note else (),
             requests=requests,
-            server=replace(ServerBreakdown(model="m", version="1"), **stages, **counts) if stages else None,
+            server=server if any(name in parts for name in STAGES) else None,
             client=ClientTimes(
                 send_ns=parts.get("client_send_recv_ns", 0),
                 wait_ns=parts.get("client_response_wait_ns", 0),

@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.analyzer.measuring import make_latency, make_measurement, make_window
 from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement, MemoryUse, Variant
-from tpx.analyzer.runners.answers import Answers
+from tpx.analyzer.runners.outputs import Outputs
 from tpx.analyzer.trial import ROUND_WINDOWS
 from tpx.errors import MeasurementError
 from tpx.perf.statistics.summaries import LatencySummary
@@ -253,7 +253,7 @@ class OfflineRunner:
             raise MeasurementError("no configuration is prepared")
         return self._measure(self._prepared, load)
 
-    async def answers(self, model: str) -> Answers:
+    async def outputs(self, model: str) -> Outputs:
         return ()
 
     async def close(self) -> None:

@@ -19,8 +19,8 @@ from tpx.analyzer.results.measurement import (
     TrialFailure,
     Variant,
 )
-from tpx.analyzer.runners.answers import Answers, difference
 from tpx.analyzer.runners.load import LoadGenerator
+from tpx.analyzer.runners.outputs import Outputs, difference
 from tpx.analyzer.trial import TrialRunner, may_answer_otherwise
 from tpx.analyzer.variants import OutputRepository, configure
 from tpx.api.serving import RunningServer, serve
@@ -53,7 +53,7 @@ class Runner:
         self.measured.append(self._name)
         return make_measurement(variant=self._name, load=load, throughput=1.0)
 
-    async def answers(self, model: str) -> Answers:
+    async def outputs(self, model: str) -> Outputs:
         self.asked += 1
         factor = self._factors.get(self._name, 1.0)
         if not factor:
@@ -135,24 +135,24 @@ def test_a_request_that_fails_is_a_measurement_error(behaviour: Behaviour) -> No
         r"^the responses of 'net' could not be compared: .+",
     )
     with http_server(behaviour) as url, pytest.raises(MeasurementError, match=message):
-        asyncio.run(LoadGenerator(sessions={"net": spec}, most_windows=1).answers("net", url))
+        asyncio.run(LoadGenerator(sessions={"net": spec}, most_windows=1).outputs("net", url))
 
 
 @pytest.mark.e2e
 def test_answers_are_those_of_the_load_over_either_protocol(tmp_path: Path) -> None:
     examples.write(tmp_path, ["add_sub"])
 
-    def answers(server: RunningServer, protocol: str, model: str = "add_sub") -> Answers:
+    def outputs(server: RunningServer, protocol: str, model: str = "add_sub") -> Outputs:
         spec = from_argv(SessionSpec, ["-m", model, "-i", protocol, "--input-data", "zero"])
         address = server.grpc if protocol == "grpc" else server.http
-        return asyncio.run(LoadGenerator(sessions={model: spec}, most_windows=1).answers(model, address))
+        return asyncio.run(LoadGenerator(sessions={model: spec}, most_windows=1).outputs(model, address))
 
     with serve(tmp_path) as server:
-        over_http, over_grpc = answers(server, "http"), answers(server, "grpc")
+        over_http, over_grpc = outputs(server, "http"), outputs(server, "grpc")
         with pytest.raises(
             MeasurementError, match=r"the responses of 'other' could not be compared: .*other"
         ):
-            answers(server, "http", "other")
+            outputs(server, "http", "other")
     assert len(over_http) == 3
     assert difference(over_http, over_grpc, 0.0) == ""
     assert difference(over_http[:1], over_http[1:2], 0.01)

@@ -15,6 +15,7 @@ from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
 from tpx.cli.analyze import SearchProgress, exit_status, main, print_results
 from tpx.cli.commands import Exit
+from tpx.perf.objectives import Compliance
 
 Replay = Callable[..., Run]
 
@@ -92,7 +93,7 @@ def test_a_verdict_that_is_borderline_is_not_satisfied_either(replay: Replay) ->
     run = replay(latency_budget=30.0)
     verdict = judge(run.models[0], run.started.goals)
     assert verdict.best is not None
-    borderline = replace(verdict, best=replace(verdict.best, standing="borderline"))
+    borderline = replace(verdict, best=replace(verdict.best, compliance=Compliance.UNDECIDED))
     assert exit_status(run, [verdict], ("satisfied",)) is Exit.OK
     assert exit_status(run, [borderline], ("satisfied",)) is Exit.OBJECTIVE_MISSED
 

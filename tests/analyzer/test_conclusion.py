@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from tests.analyzer.measuring import changed, make_latency, make_measurement, make_streaming, make_window
+from tpx.analyzer.conclusion import Evidence, finalist_of
 from tpx.analyzer.objectives import ModelConstraint, joules_per_inference, rank, score
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.results.measurement import (
@@ -24,6 +25,7 @@ from tpx.analyzer.results.measurement import (
 from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.results.run import ModelRun, VariantRun
 from tpx.analyzer.verdict import Finding, ModelVerdict, article, judge
+from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.intervals import Interval
 
 QUIET = HostUse(load_average=0.5, cores=8, steal_percent=0.0, other_percent=1.0)
@@ -261,7 +263,7 @@ def test_a_constraint_within_the_scatter_is_borderline() -> None:
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     edge = variant("0", [200, 201, 202], p99_ms=[9.0, 10.5, 9.6])
     found = verdict(variant("default", [100, 101, 99], p99_ms=[5, 5, 5]), edge, goals=goals)
-    assert (found.finding, found.standing) == (Finding.BETTER, "borderline")
+    assert (found.finding, found.compliance) == (Finding.BETTER, Compliance.UNDECIDED)
     assert "it is not certain that `m_config_0` keeps p99 latency of at most 10 ms" in found.caution
 
 
@@ -489,15 +491,27 @@ def test_a_finalist_that_failed_a_round_is_not_recommended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p99_ms", "standing"),
-    [([9.0, 9.1, 9.2], "met"), ([9.0, 10.5, 9.6], "borderline"), ([12.0, 12.1, 12.0], "missed")],
+    ("p99_ms", "compliance"),
+    [
+        ([9.0, 9.1, 9.2], Compliance.MET),
+        ([9.0, 10.5, 9.6], Compliance.UNDECIDED),
+        ([12.0, 12.1, 12.0], Compliance.VIOLATED),
+    ],
 )
 def test_a_constraint_is_met_only_where_the_whole_interval_keeps_it(
-    p99_ms: list[float], standing: str
+    p99_ms: list[float], compliance: Compliance
 ) -> None:
     goals = Goals(constraints=(Constraint(tag="perf_latency_p99", bound="max", limit=10.0),))
     (ranked,) = rank(
         ModelRun(models=("m",), variants=(variant("0", [100, 101, 99], p99_ms=p99_ms),), decisions=()), goals
     )
-    assert ranked.standing == standing
-    assert ModelConstraint(constraint=goals.constraints[0]).standing(ranked.figures) == standing
+    assert ranked.compliance is compliance
+    assert ModelConstraint(constraint=goals.constraints[0]).compliance(ranked.figures) is compliance
+
+
+def test_only_finalists_that_are_certainly_further_behind_than_asked_are_behind() -> None:
+    runs = variant("default", [100, 101, 99]), variant("0", [140, 141, 139]), variant("1", [139, 140, 141])
+    ranking = rank(ModelRun(models=("m",), variants=runs, decisions=()), Goals())
+    evidence = Evidence([finalist_of(each) for each in ranking], Goals())
+    assert [f.name for f in evidence.behind(0.02)] == ["m_config_default"]
+    assert evidence.behind(0.5) == []

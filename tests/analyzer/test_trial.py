@@ -8,7 +8,7 @@ from tests.analyzer.measuring import make_latency, make_measurement, make_window
 from tpx.analyzer.objectives import window_scores
 from tpx.analyzer.results.goals import Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement, Trial, Variant
-from tpx.analyzer.runners.answers import Answers
+from tpx.analyzer.runners.outputs import Outputs
 from tpx.analyzer.trial import ROUND_WINDOWS, TrialRunner
 from tpx.analyzer.variants import OutputRepository, configure
 
@@ -33,7 +33,7 @@ class RecordingRunner:
         self.done.append(f"measure {windows}")
         return make_measurement(variant="m", load=load, throughput=1.0)
 
-    async def answers(self, model: str) -> Answers:
+    async def outputs(self, model: str) -> Outputs:
         return ()
 
     async def close(self) -> None:

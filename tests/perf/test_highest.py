@@ -9,7 +9,7 @@ import pytest
 from tests.perf.conftest import make_level
 from tests.perf.simulated import closed_loop, constant, exponential, md1_open, measured, mm1_closed, open_loop
 from tpx.perf.levels import Level, LevelRange
-from tpx.perf.objectives import Assessment, Outcome, parse_objectives
+from tpx.perf.objectives import Assessment, Compliance, parse_objectives
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.run import bearable, highest_course, sweep
 from tpx.perf.settings import LevelSettings
@@ -137,7 +137,7 @@ def test_no_level_is_the_answer_where_none_meets_it() -> None:
 
 
 UNDECIDED = Assessment(
-    objective=parse_objectives("p99<1ms")[0], outcome=Outcome.UNDECIDED, value=0.0, reason="few"
+    objective=parse_objectives("p99<1ms")[0], outcome=Compliance.UNDECIDED, value=0.0, reason="few"
 )
 
 
@@ -169,7 +169,7 @@ def test_a_throughput_that_is_wanted_may_still_come_with_more_load() -> None:
     answer = searched(LevelRange(start=1, end=16), "p99<20ms,throughput>950", 5, 0.001)
     assert answer is not None
     few = Assessment(
-        objective=parse_objectives("throughput>500")[0], outcome=Outcome.VIOLATED, value=100.0, reason=""
+        objective=parse_objectives("throughput>500")[0], outcome=Compliance.VIOLATED, value=100.0, reason=""
     )
     level = replace(make_level(), slo=(few,))
     assert bearable(level)

@@ -8,9 +8,9 @@ import pytest
 from tpx.errors import UsageError
 from tpx.perf.objectives import (
     Assessment,
+    Compliance,
     Counted,
     Objective,
-    Outcome,
     assess_count,
     assess_exact,
     assess_interval,
@@ -89,18 +89,18 @@ def test_the_bound_itself_counts_only_where_it_is_included() -> None:
 @pytest.mark.parametrize(
     ("requests", "late", "outcome"),
     [
-        (459, 0, Outcome.MET),
-        (458, 0, Outcome.UNDECIDED),
-        (662, 1, Outcome.MET),
-        (661, 1, Outcome.UNDECIDED),
-        (2010, 10, Outcome.MET),
-        (1000, 10, Outcome.UNDECIDED),
-        (1000, 30, Outcome.VIOLATED),
-        (10, 5, Outcome.VIOLATED),
-        (0, 0, Outcome.UNDECIDED),
+        (459, 0, Compliance.MET),
+        (458, 0, Compliance.UNDECIDED),
+        (662, 1, Compliance.MET),
+        (661, 1, Compliance.UNDECIDED),
+        (2010, 10, Compliance.MET),
+        (1000, 10, Compliance.UNDECIDED),
+        (1000, 30, Compliance.VIOLATED),
+        (10, 5, Compliance.VIOLATED),
+        (0, 0, Compliance.UNDECIDED),
     ],
 )
-def test_a_percentile_is_settled_as_mlperf_settles_it(requests: int, late: int, outcome: Outcome) -> None:
+def test_a_percentile_is_settled_as_mlperf_settles_it(requests: int, late: int, outcome: Compliance) -> None:
     counted = Counted(violations=late, requests=requests, allowed=0.01)
     assert assess_count(one("p99<20ms"), 1e6, counted, CONFIDENCE).outcome is outcome
 
@@ -131,7 +131,7 @@ def test_dependent_requests_count_for_less() -> None:
     dependent = Counted(violations=0, requests=1000, allowed=0.01, effect=4)
     assert assess_count(one("p99<20ms"), 0, independent, CONFIDENCE).met
     assessment = assess_count(one("p99<20ms"), 0, dependent, CONFIDENCE)
-    assert assessment.outcome is Outcome.UNDECIDED
+    assert assessment.outcome is Compliance.UNDECIDED
     assert "tell as much as 250 unrelated ones" in assessment.reason
 
 
@@ -147,19 +147,19 @@ def test_a_safe_verdict_is_wrong_as_rarely_as_stated() -> None:
         ).outcome
         for _ in range(3000)
     ]
-    assert at_the_bound.count(Outcome.MET) <= 45
-    assert at_the_bound.count(Outcome.VIOLATED) <= 45
+    assert at_the_bound.count(Compliance.MET) <= 45
+    assert at_the_bound.count(Compliance.VIOLATED) <= 45
 
 
 def test_a_mean_is_settled_outside_of_its_uncertainty() -> None:
     def assessed(low: float, high: float | None) -> Assessment:
         return assess_interval(one("mean<10ms"), Interval(value=9.5e6, low=low, high=high))
 
-    assert assessed(9e6, 9.9e6).outcome is Outcome.MET
-    assert assessed(10e6, 11e6).outcome is Outcome.VIOLATED
-    assert assessed(9e6, None).outcome is Outcome.UNDECIDED
+    assert assessed(9e6, 9.9e6).outcome is Compliance.MET
+    assert assessed(10e6, 11e6).outcome is Compliance.VIOLATED
+    assert assessed(9e6, None).outcome is Compliance.UNDECIDED
     near = assessed(9e6, 10e6)
-    assert near.outcome is Outcome.UNDECIDED
+    assert near.outcome is Compliance.UNDECIDED
     assert near.reason == "between 9.00 ms and 10.0 ms; too near the bound to tell"
 
 
@@ -179,6 +179,6 @@ def test_a_bound_that_says_nothing_is_not_told(low: float, high: float | None, s
 
 def test_a_maximum_is_that_of_the_requests_seen() -> None:
     assert assess_exact(one("max<10ms"), 9e6).met
-    assert assess_exact(one("max<10ms"), 10e6).outcome is Outcome.VIOLATED
+    assert assess_exact(one("max<10ms"), 10e6).outcome is Compliance.VIOLATED
     assert assess_exact(one("throughput>500"), 501).objective.show(501) == "501 infer/s"
     assert one("error_rate<1%").show(0.005) == "0.500%"

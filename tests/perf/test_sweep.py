@@ -7,8 +7,9 @@ import pytest
 
 from tests.perf.conftest import make_level
 from tpx.errors import WireError
-from tpx.perf.levels import Level, LevelRange, parse_concurrency, parse_rates
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.objectives import parse_objectives
+from tpx.perf.options.ranges import parse_concurrency, parse_rates
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.run import Levels, sweep
 from tpx.perf.settings import ErrorBudget, LevelSettings

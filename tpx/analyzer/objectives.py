@@ -12,11 +12,12 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
-from tpx.analyzer.results.goals import Constraint, Goals, Standing
+from tpx.analyzer.results.goals import Constraint, Goals
 from tpx.analyzer.results.measurement import EnergyUse, Measurement, MemoryUse, Models
 from tpx.analyzer.results.pooled import Mean, interval_of, repeated
 from tpx.errors import UsageError
 from tpx.options import nearest
+from tpx.perf.objectives import Compliance
 from tpx.perf.results import ClientTimes, LevelResult
 from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.summaries import LatencySummary
@@ -302,14 +303,15 @@ def satisfies(measurement: Measurement, goals: Goals) -> bool:
     return failure_percent(measurement, goals) == 0
 
 
-def standing(measurement: Measurement, goals: Goals) -> Standing:
-    """Return the combined status of all constraints: `missed` and `borderline` take precedence over `met`."""
+def compliance_of(measurement: Measurement, goals: Goals) -> Compliance:
+    """Return the compliance with all constraints, which is that of the worst."""
     found = set()
     for part, own in _split_by_model(measurement, goals):
         for constraint in own.constraints:
             measured = metric(constraint.tag)
-            found.add(constraint.standing(measured.value(part), measured.interval(part)))
-    return "missed" if "missed" in found else "borderline" if "borderline" in found else "met"
+            found.add(constraint.compliance(measured.value(part), measured.interval(part)))
+    worst = (Compliance.VIOLATED, Compliance.UNDECIDED)
+    return next((each for each in worst if each in found), Compliance.MET)
 
 
 def _split_by_model(measurement: Measurement, goals: Goals) -> list[tuple[Measurement, Goals]]:
@@ -333,8 +335,8 @@ class RankedVariant:
     figures: Measurement
     """Mean of its final rounds if it satisfies the constraints, or the best that does, or the closest."""
     satisfies: bool
-    """True if the figures satisfy the constraints at face value; `standing` adds the uncertainty."""
-    standing: Standing
+    """True if the figures satisfy the constraints at face value; `compliance` adds the uncertainty."""
+    compliance: Compliance
 
     @property
     def name(self) -> str:
@@ -379,7 +381,7 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
         final = ranked.settled is not None
         if default and finalists and ranked.run.repetitions:
             final = own >= min(finalists) if final else own > max(finalists)
-        return not final, ranked.standing != "met", -own
+        return not final, ranked.compliance is not Compliance.MET, -own
 
     passing.sort(key=place)
     failing.sort(key=lambda r: failure_percent(r.figures, goals))
@@ -389,7 +391,9 @@ def rank(model: "ModelRun", goals: Goals) -> tuple[RankedVariant, ...]:
 def _rank_points(variant: "VariantRun", goals: Goals) -> RankedVariant:
     passing = [m for m in variant.points if satisfies(m, goals)]
     failing = [m for m in variant.points if not satisfies(m, goals)]
-    passing.sort(key=lambda m: (not repeated(m), standing(m, goals) != "met", -score(m, goals)))
+    passing.sort(
+        key=lambda m: (not repeated(m), compliance_of(m, goals) is not Compliance.MET, -score(m, goals))
+    )
     failing.sort(key=lambda m: (not repeated(m), failure_percent(m, goals)))
     figures = (*passing, *failing)[0]
     return RankedVariant(
@@ -398,7 +402,7 @@ def _rank_points(variant: "VariantRun", goals: Goals) -> RankedVariant:
         failing=tuple(failing),
         figures=figures,
         satisfies=satisfies(figures, goals),
-        standing=standing(figures, goals),
+        compliance=compliance_of(figures, goals),
     )
 
 
@@ -417,10 +421,10 @@ class ModelConstraint:
     def _select_member(self, measurement: Measurement) -> Measurement:
         return next((m for m in measurement.members if model_of(m) == self.model), measurement)
 
-    def standing(self, measurement: Measurement) -> Standing:
-        """Return whether the limit is met; `borderline` if the confidence interval contains it."""
+    def compliance(self, measurement: Measurement) -> Compliance:
+        """Return whether the limit is met; undecided if the confidence interval contains it."""
         part, measured = self._select_member(measurement), metric(self.constraint.tag)
-        return self.constraint.standing(measured.value(part), measured.interval(part))
+        return self.constraint.compliance(measured.value(part), measured.interval(part))
 
     def __str__(self) -> str:
         """Return `p99 latency of at most 10 ms`, followed by ` for a` if the constraint names a model."""

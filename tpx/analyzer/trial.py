@@ -14,7 +14,7 @@ from tpx.analyzer.machine import HostWatch, MachineType, open_probes, this_machi
 from tpx.analyzer.probes import ResourceProbe, Watch
 from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.measurement import Configuration, Outcome, ServerOnly, Trial, TrialFailure, Variant
-from tpx.analyzer.runners.answers import Answers, difference
+from tpx.analyzer.runners.outputs import Outputs, difference
 from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
@@ -80,7 +80,7 @@ class TrialRunner:
         self._gpus = gpus
         self._runner = runner
         self._tolerance = tolerance
-        self._reference: dict[str, Answers] = {}
+        self._reference: dict[str, Outputs] = {}
         """Outputs of the defaults, by model."""
         self._faults: dict[str, str] = {}
         """Why outputs differ from the default's, by name of each compared variant; empty if they do not."""
@@ -183,10 +183,10 @@ class TrialRunner:
         for model in () if variant.name in self._faults else models:
             if model not in self._reference:
                 await self.default_config(model)
-                self._reference[model] = await self._runner.answers(model)
+                self._reference[model] = await self._runner.outputs(model)
                 await self._serve(configuration, self._round)
-            answers = await self._runner.answers(model)
-            fault = fault or difference(self._reference[model], answers, self._tolerance)
+            outputs = await self._runner.outputs(model)
+            fault = fault or difference(self._reference[model], outputs, self._tolerance)
         self._faults[variant.name] = fault
         if fault:
             raise MeasurementError(f"{fault}: it does not return the same results as the default")

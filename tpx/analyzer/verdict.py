@@ -22,8 +22,9 @@ from tpx.analyzer.objectives import (
     shown,
     unmeasured,
 )
-from tpx.analyzer.results.goals import Goals, Standing
+from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.run import ModelRun
+from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.findings import MARGIN, Contrast
 from tpx.report.digits import change, change_range, duration, latency, ratio, rounded
 from tpx.report.document import Tone
@@ -120,13 +121,15 @@ class ModelVerdict:
     @property
     def tone(self) -> Tone:
         tone = _BADGES[self.finding][1]
-        unsure = self.best is not None and not (self.best.figures.stable and self.standing == "met")
+        unsure = self.best is not None and not (
+            self.best.figures.stable and self.compliance is Compliance.MET
+        )
         return "warn" if tone == "good" and unsure else tone
 
     @property
-    def standing(self) -> Standing:
+    def compliance(self) -> Compliance:
         """Status of the recommended configuration's constraints: `met` only if that is certain."""
-        return self.best.standing if self.best else "missed"
+        return self.best.compliance if self.best else Compliance.VIOLATED
 
     @property
     def sentence(self) -> str:
@@ -301,7 +304,7 @@ class ModelVerdict:
         return [
             f"Borderline: it is not certain that {whose} {verb} {limit}."
             for limit in self.limits
-            if limit.standing(ranked.figures) == "borderline"
+            if limit.compliance(ranked.figures) is Compliance.UNDECIDED
         ]
 
 

@@ -27,6 +27,7 @@ from tpx.cli.perf_terminal import EVERY_STEP, every_step
 from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.loops import event_loop
+from tpx.perf.objectives import Compliance
 from tpx.report.digits import duration, latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
@@ -150,7 +151,7 @@ def exit_status(
         return Exit.FAILED if run.reason else Exit.INTERRUPTED
     if Finding.NOTHING in findings:
         return Exit.FAILED
-    if "satisfied" in require and any(verdict.standing != "met" for verdict in verdicts):
+    if "satisfied" in require and any(verdict.compliance is not Compliance.MET for verdict in verdicts):
         return Exit.OBJECTIVE_MISSED
     if "conclusive" in require and Finding.UNDECIDED in findings:
         return Exit.INCONCLUSIVE

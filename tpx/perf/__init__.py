@@ -2,7 +2,7 @@
 
 Every measurement goes through `session`: a `SessionSpec` (`options`) goes in, one `LevelResult`
 (`results`) per level comes out. A session connects to the model under test (`connecting`: `clients`,
-`inputs`), opens each level's load (`levels`, `loads`) and measures it (`measure`). Its callers are a
+`inputs`), opens each level's load (`levels`, `pace`, `loads`) and measures it (`measure`). Its callers are a
 command-line run (`run`, `dry_run`), the comparison of servers in turns (`in_turns`), and the analyzer's
 trials. Every request leaves a row in `records`; `capture` stores request inputs and response bodies for
 files of single requests. `server_statistics` reads the server's own figures, `statistics` and

@@ -1,107 +1,18 @@
-"""Kinds of load, their levels and syntax, and the options of a load that hold at every level."""
+"""Kinds of load, and their levels: one, a range, a growing concurrency, a file of intervals."""
 
 import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
 
 import numpy as np
 
 from tpx.errors import UsageError
-from tpx.options import check_range, flag_of, option, refuse
-from tpx.perf.loops import Poll
-from tpx.processors import usable_processors
+from tpx.options import flag_of, refuse
 
-Distribution = Literal["constant", "poisson", "gamma", "burst"]
-LatePolicy = Literal["send", "skip"]
-
-Item = TypeVar("Item")
-
-MAX_WORKERS = 256
 LATE_NS = 1_000_000
 """Delay beyond which a request counts as late, the same as in perf_analyzer."""
-
-
-def parse_workers(text: str) -> int:
-    """Parse a number of processes, or `auto`, which is 0."""
-    if text.lower() == "auto":
-        return 0
-    if not text.isdecimal() or not 0 < int(text) <= MAX_WORKERS:
-        refuse("--workers", f"The value must be 'auto' or a number from 1 to {MAX_WORKERS}.")
-    return int(text)
-
-
-POLLING_PROCESSORS = 2
-"""Processors that polling needs: the client fills one, and everything else here needs another."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceSpec:
-    """How load is sent at every level: arrivals, connections, sequences, processes.
-
-    `gamma_shape` is that of the gamma distribution: 1 is Poisson, above 1 is more even, below 1 is
-    burstier. The gaps' coefficient of variation is 1/sqrt(shape).
-    """
-
-    request_distribution: Distribution = option(
-        "constant",
-        "distribution of the intervals between requests of a rate",
-        refusal="Unsupported type provided: '{}'. Choices are 'constant', 'poisson', 'gamma' or 'burst'.",
-    )
-    gamma_shape: float = option(
-        1.0, "shape of gamma arrivals: 1 = poisson, above 1 more even, below 1 more clustered"
-    )
-    burst_size: int = option(1, "requests per burst")
-    on_late: LatePolicy = option(
-        "send",
-        "what happens to a request that is more than a millisecond late because no connection was free",
-        refusal="Unsupported type provided: '{}'. Choices are 'send' or 'skip'.",
-    )
-    max_connections: int = option(
-        1024, "maximum requests in flight at a rate; further ones wait for a response"
-    )
-    num_of_sequences: int = option(4, "concurrent sequences at a rate, for sequence models")
-    serial_sequences: bool = option(
-        False,
-        "one request of a sequence in flight at a time; always so, since they could overtake each other",
-    )
-    workers: int = option(
-        0,
-        "worker processes that send requests; auto = more than one if one core is not enough",
-        metavar="N|auto",
-        parse=parse_workers,
-        default_text="auto",
-    )
-    cluster: int = option(
-        0,
-        "nodes of the Ray cluster at RAY_ADDRESS that share the load, with one worker process each",
-        metavar="N",
-        minimum=0,
-    )
-    max_threads: int = option(0, "maximum worker processes of --workers auto (perf_analyzer: threads)")
-    poll: Poll = option(
-        "sleep",
-        "how the client waits for responses: sleep, or busy, which polls on a dedicated core, so that "
-        "the latency of 1 to 4 requests in flight contains no client wake-up",
-        refusal="Unsupported type provided: '{}'. Choices are 'sleep' or 'busy'.",
-    )
-
-    def __post_init__(self) -> None:
-        check_range(self, "gamma_shape", "burst_size", "max_connections", "num_of_sequences", above=0)
-        if self.max_threads < 0:
-            refuse("--max-threads", "The value must be > 0.")
-        if self.gamma_shape != 1 and self.request_distribution != "gamma":
-            raise UsageError("--gamma-shape requires --request-distribution gamma")
-        if self.poll == "busy" and usable_processors() < POLLING_PROCESSORS:
-            raise UsageError(
-                "--poll busy needs a dedicated processor, and this process may use "
-                f"{usable_processors():g} (taskset, or the container's limit): the server would wait for it"
-            )
-        if self.burst_size != 1 and self.request_distribution != "burst":
-            raise UsageError("--burst-size requires --request-distribution burst")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,39 +56,6 @@ class PeriodicRange:
 
     def __str__(self) -> str:
         return f"{self.start}:{self.end}:{self.step}"
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One of `of` workers that share a load; number 0 of 1 is all of it."""
-
-    number: int = 0
-    of: int = 1
-
-    def part(self, total: int) -> int:
-        """Return this worker's part of `total` equal items; the first workers take the remainder."""
-        return total // self.of + (self.number < total % self.of)
-
-    def of_all(self, items: Iterator[Item]) -> Iterator[Item]:
-        """Yield this worker's items: every `of`-th."""
-        return islice(items, self.number, None, self.of) if self.of > 1 else items
-
-    def part_in_turn(self, total: int, senders: int = 0) -> int:
-        """Return this worker's part of `total` requests that `senders` send in turn.
-
-        The senders are split among the workers, too; 0 means one per worker.
-        """
-        senders = senders or self.of
-        return total // senders * self.part(senders) + self.part(total % senders)
-
-    def part_by(self, total: int, senders: int) -> int:
-        """Return this worker's part of `total` requests if each of `senders` sends equally many."""
-        # differences of cumulative shares, so that the parts add up to `whole`
-        before = sum(Share(i, self.of).part(senders) for i in range(self.number))
-        return total * (before + self.part(senders)) // senders - total * before // senders
-
-
-ALL = Share()
 
 
 LEAST_RATE, GREATEST_RATE = 1e-6, 1e9
@@ -391,109 +269,3 @@ def level_seed(seed: int, level: Level) -> np.random.SeedSequence:
 def level_number(seed: int, level: Level) -> int:
     """Return the seed of a level as an integer below 2**53, which every JSON reader keeps exact."""
     return int(level_seed(seed, level).generate_state(1, np.uint64)[0]) >> 11
-
-
-def parse_concurrency(text: str) -> LevelRange:
-    """Parse `start:end:step` with empty parts for defaults, `start:end:xFACTOR`, or a list `1,2,8`."""
-    return _parse_range(text, CONCURRENCY)
-
-
-def parse_rates(text: str) -> LevelRange:
-    """Parse a range of requests per second, which need not be whole; same syntax."""
-    return _parse_range(text, REQUEST_RATE)
-
-
-def _parse_range(text: str, kind: LoadKind) -> LevelRange:
-    flag = kind.flag
-
-    def read(part: str) -> float:
-        try:
-            value = int(part) if kind.whole else float(part)
-        except ValueError:
-            refuse(flag, f"Invalid value provided: {text}")
-        if not value < float("inf"):
-            refuse(flag, f"Invalid value provided: {text}")
-        return value
-
-    if "," in text:
-        return LevelRange(mode=kind.name, listed=tuple(read(part) for part in text.split(",")))
-    parts = text.split(":")
-    if len(parts) > 3:
-        refuse(flag, "The value does not match <start:end:step>.")
-    start, end, step = [*parts, "", ""][:3]
-    factor = 0.0
-    if step.startswith("x"):
-        try:
-            factor = float(step[1:])
-        except ValueError:
-            refuse(flag, f"Invalid value provided: {text}")
-        step = ""
-    return LevelRange(
-        mode=kind.name,
-        start=read(start or "1"),
-        end=read(end) if end else None,
-        step=read(step or "1"),
-        factor=factor,
-    )
-
-
-def parse_periodic(text: str) -> PeriodicRange:
-    """Parse `start:end[:step]` of a growing concurrency."""
-    flag = PERIODIC_CONCURRENCY.flag
-    parts = text.split(":")
-    if len(parts) > 3:
-        refuse(flag, "The value does not match <start:end:step>.")
-    if len(parts) < 2 or not parts[0] or not parts[1]:
-        refuse(flag, "Both <start> and <end> values must be provided.")
-    try:
-        start, end, step = (int(part) for part in [*parts, "1"][:3])
-    except ValueError:
-        refuse(flag, f"Invalid value provided: {text}")
-    if step <= 0:
-        refuse(flag, "The <step> value must be > 0.")
-    if start <= 0:
-        refuse(flag, "The <start> value must be > 0.")
-    if start > end:
-        refuse(flag, "The <start> must be <= <end>.")
-    if (end - start) % step:
-        refuse(flag, "The <step> value must be a factor of the range size (<end> - <start>).")
-    return PeriodicRange(start=start, end=end, step=step)
-
-
-def parse_intervals(text: str) -> Intervals:
-    """Read a file with one interval in microseconds per line; empty lines are skipped."""
-    flag = CUSTOM_INTERVALS.flag
-    path = Path(text)
-    try:
-        lines = path.read_text("utf-8").split()
-    except (OSError, UnicodeDecodeError):
-        refuse(flag, "The value must be a valid file path")
-    if not lines:
-        refuse(flag, f"file '{text}' is empty")
-    gaps = []
-    for line in lines:
-        try:
-            gaps.append(round(float(line) * 1000))
-        except (ValueError, OverflowError):
-            refuse(flag, f"file '{text}': '{line}' is not a number of microseconds")
-    if min(gaps) < 0 or sum(gaps) == 0:
-        refuse(flag, f"file '{text}': intervals must be >= 0 and one of them > 0")
-    return Intervals(path=path, gaps_ns=tuple(gaps))
-
-
-def parse_models(text: str) -> tuple[ModelShare, ...]:
-    """Parse `a:3,b:1`; the default weight is 1."""
-    flag = "--models"
-    shares = []
-    for part in text.split(","):
-        name, colon, weight = part.strip().rpartition(":")
-        try:
-            share = ModelShare(name, float(weight)) if colon else ModelShare(weight)
-        except ValueError:
-            refuse(flag, f"The weight of '{part}' is not a number.")
-        if not share.name or not 0 < share.weight < float("inf"):
-            refuse(flag, f"The value '{part}' does not match <name:weight> with a weight > 0.")
-        shares.append(share)
-    if len({share.name for share in shares}) < len(shares):
-        refuse(flag, "A model is named twice.")
-    return tuple(shares)

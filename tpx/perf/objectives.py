@@ -6,6 +6,7 @@ so few requests exceeded the limit that a server violating it would hardly ever 
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NoReturn
@@ -38,13 +39,21 @@ _WORDS: dict[str, Quantity] = {
 _MOST_REQUESTS = 10**9
 
 
-class Outcome(Enum):
-    """The result of testing a level's requests against an objective."""
+class Compliance(Enum):
+    """The result of testing figures against a bound: an objective, or a constraint of a search."""
 
     MET = "met"
     VIOLATED = "violated"
     UNDECIDED = "borderline"
     """Undecided: too few requests, or too near the bound."""
+
+
+def compliance(holds: Callable[[float], bool], low: float, high: float | None) -> Compliance:
+    """Return whether a bound holds at both ends of an interval, whose upper end is unknown if None."""
+    ends = {holds(low), holds(math.inf if high is None else high)}
+    return (
+        Compliance.UNDECIDED if len(ends) > 1 else Compliance.MET if ends == {True} else Compliance.VIOLATED
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +101,7 @@ class Assessment:
     """The result of testing a level against an objective: its figure and the outcome."""
 
     objective: Objective
-    outcome: Outcome
+    outcome: Compliance
     value: float
     reason: str
     """Explanation for the user: what was counted, and what is missing."""
@@ -101,7 +110,7 @@ class Assessment:
 
     @property
     def met(self) -> bool:
-        return self.outcome is Outcome.MET
+        return self.outcome is Compliance.MET
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
@@ -179,13 +188,17 @@ def assess_count(objective: Objective, value: float, counted: Counted, confidenc
     if counted.effect > 1.05:
         said += f"; slow requests come in groups, so these tell as much as {trials:,.0f} unrelated ones"
     if counted.requests and binomial_at_most(trials, counted.allowed, wrong) <= doubt:
-        return Assessment(objective=objective, outcome=Outcome.MET, value=value, reason=said)
+        return Assessment(objective=objective, outcome=Compliance.MET, value=value, reason=said)
     if counted.requests and 1 - binomial_at_most(trials, counted.allowed, wrong - 1) <= doubt:
-        return Assessment(objective=objective, outcome=Outcome.VIOLATED, value=value, reason=said)
+        return Assessment(objective=objective, outcome=Compliance.VIOLATED, value=value, reason=said)
     needed = _count_needed_requests(counted, doubt)
     hint = f"; {_describe_need(needed, counted)} would decide" if needed else "; too near the bound to tell"
     return Assessment(
-        objective=objective, outcome=Outcome.UNDECIDED, value=value, reason=said + hint, more_requests=needed
+        objective=objective,
+        outcome=Compliance.UNDECIDED,
+        value=value,
+        reason=said + hint,
+        more_requests=needed,
     )
 
 
@@ -218,17 +231,13 @@ def assess_interval(objective: Objective, interval: Interval) -> Assessment:
     if math.isfinite(high):
         said = f"between {objective.show(low)} and {objective.show(high)}"
         said = said if low > 0 else f"at most {objective.show(high)}"
-    if objective.holds(low) and objective.holds(high):
-        outcome = Outcome.MET
-    elif objective.holds(low) or objective.holds(high):
-        outcome = Outcome.UNDECIDED
+    outcome = compliance(objective.holds, low, high)
+    if outcome is Compliance.UNDECIDED:
         said += "; too near the bound to tell"
-    else:
-        outcome = Outcome.VIOLATED
     return Assessment(objective=objective, outcome=outcome, value=interval.value, reason=said)
 
 
 def assess_exact(objective: Objective, value: float) -> Assessment:
     """Assess a minimum or maximum, which holds for the observed requests only."""
-    outcome = Outcome.MET if objective.holds(value) else Outcome.VIOLATED
+    outcome = Compliance.MET if objective.holds(value) else Compliance.VIOLATED
     return Assessment(objective=objective, outcome=outcome, value=value, reason="of the requests seen")

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tpx.options import refuse
-from tpx.perf.levels import Intervals, PaceSpec, PeriodicRange
+from tpx.perf.levels import Intervals, PeriodicRange
 from tpx.perf.objectives import Objective
+from tpx.perf.pace import PaceSpec
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
 
 SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")

@@ -10,10 +10,10 @@ from tests.perf.inputs.test_sequences import FakeWriter, Sent
 from tpx.errors import UsageError
 from tpx.perf.inputs.base import IdRange, InputSpec, SequenceSpec
 from tpx.perf.inputs.dataset import open_data
-from tpx.perf.inputs.feed import Feed, MixedFeed, RoundRobin, Source
+from tpx.perf.inputs.feed import ALL, Feed, MixedFeed, RoundRobin, Share, Source
 from tpx.perf.inputs.requests import FeedSettings, make_requests
 from tpx.perf.inputs.sequences import SequenceFeed
-from tpx.perf.levels import ALL, Level, Share
+from tpx.perf.levels import Level
 
 SEQUENTIAL = model(1, scheduler="sequence")
 

@@ -10,8 +10,9 @@ import pytest
 from tests.perf.conftest import FakeClient, make_session, measure
 from tpx.errors import UsageError
 from tpx.perf.clients.grpc import SLOTS_PER_CONNECTION
-from tpx.perf.levels import Level, PaceSpec
+from tpx.perf.levels import Level
 from tpx.perf.loads.base import FILES_BESIDE, check_openable, connection_limits, memory_limit
+from tpx.perf.pace import PaceSpec
 from tpx.perf.settings import LevelSettings
 
 SETTINGS = LevelSettings()

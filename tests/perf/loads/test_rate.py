@@ -12,13 +12,14 @@ import pytest
 from tests.perf.conftest import FakeClient
 from tpx.errors import WireError
 from tpx.perf.clients.base import LOST, TIMED_OUT, Check, Slot
-from tpx.perf.inputs.feed import RoundRobin
-from tpx.perf.levels import ALL, LatePolicy, Level, PaceSpec, Share
+from tpx.perf.inputs.feed import ALL, RoundRobin, Share
+from tpx.perf.levels import Level
 from tpx.perf.loads import rate
 from tpx.perf.loads.base import slots_ahead
 from tpx.perf.loads.rate import RateLoad
 from tpx.perf.loads.schedules import Offsets, evenly, in_bursts
 from tpx.perf.loops import event_loop
+from tpx.perf.pace import LatePolicy, PaceSpec
 from tpx.perf.settings import LevelSettings
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tpx.perf.levels import Distribution, Intervals, Level, PaceSpec, Share, level_seed
+from tpx.perf.inputs.feed import Share
+from tpx.perf.levels import Intervals, Level, level_seed
 from tpx.perf.loads.schedules import (
     BLOCK,
     NEVER,
@@ -21,6 +22,7 @@ from tpx.perf.loads.schedules import (
     offsets,
     repeated,
 )
+from tpx.perf.pace import Distribution, PaceSpec
 from tpx.perf.settings import LevelSettings
 
 RATE = Level("request_rate", 1000.0)

@@ -18,12 +18,13 @@ from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.requests import Requests
-from tpx.perf.levels import Level, LevelRange, PaceSpec
+from tpx.perf.levels import Level, LevelRange
 from tpx.perf.loads.base import Loadable, LoadRequest, workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.loops import event_loop
 from tpx.perf.observer import LevelProgress, Observer
 from tpx.perf.options import SessionSpec
+from tpx.perf.pace import PaceSpec
 from tpx.perf.report.model import Report
 from tpx.perf.results import DataSummary
 from tpx.perf.run import run

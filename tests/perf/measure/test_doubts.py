@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from tests.perf.conftest import make_window
-from tpx.perf.levels import Level, PaceSpec
+from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import sample_of
 from tpx.perf.measure.ledger import Ending, MeasuredLevel
 from tpx.perf.measure.rules import LevelStatus
 from tpx.perf.measure.verdict import doubts
+from tpx.perf.pace import PaceSpec
 from tpx.perf.records import Records
 from tpx.perf.results import ClientCheck, ServerBreakdown
 from tpx.perf.settings import LevelSettings

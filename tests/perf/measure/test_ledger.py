@@ -19,7 +19,7 @@ from tests.perf.simulated import (
 from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
 from tpx.perf.measure.ledger import Ending, LevelLedger, WindowBorder
-from tpx.perf.objectives import Outcome, parse_objectives
+from tpx.perf.objectives import Compliance, parse_objectives
 from tpx.perf.records import Rows
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, LevelSettings
@@ -106,20 +106,20 @@ def settled(expression: str, rows: Rows, settings: LevelSettings = CI) -> LevelR
 def test_a_level_goes_on_until_its_objective_is_settled() -> None:
     plain = measured(steady(0.02), ONE, replace(CI, stability=0.5))
     asked = settled("p99<200ms", steady(0.02), replace(CI, stability=0.5))
-    assert asked.slo[0].outcome is Outcome.MET
+    assert asked.slo[0].outcome is Compliance.MET
     assert asked.requests >= 459 > plain.requests
 
 
 def test_a_level_that_was_steady_stays_so_while_its_objective_is_undecided() -> None:
     result = settled("p99<93ms", steady(0.02), replace(CI, stability=0.5, max_windows=17))
-    assert result.slo[0].outcome is Outcome.UNDECIDED
+    assert result.slo[0].outcome is Compliance.UNDECIDED
     assert len(result.windows) == 17
     assert (result.stable, result.verdict) == (True, Verdict.OK)
 
 
 def test_a_broken_objective_ends_a_level_that_is_not_steady_yet() -> None:
     result = settled("p50<5ms", steady(0.02), replace(CI, stability=0.001))
-    assert result.slo[0].outcome is Outcome.VIOLATED
+    assert result.slo[0].outcome is Compliance.VIOLATED
     assert len(result.windows) <= 5
 
 
@@ -130,7 +130,7 @@ def test_every_figure_can_be_an_objective() -> None:
         "mean<2ms,p50>0.1ms,max<1s,min>0ns,throughput>900,throughput<1100,error_rate<1%,error_rate<=0.05%",
         rows,
     )
-    assert [a.outcome for a in result.slo[:-1]] == [Outcome.MET] * 7
+    assert [a.outcome for a in result.slo[:-1]] == [Compliance.MET] * 7
     assert not result.slo[-1].met
     assert not result.meets_slo
 
@@ -151,7 +151,7 @@ def test_a_level_without_a_success_has_no_estimates() -> None:
     rows["status"] = 500
     result = closed(rows, replace(PA, objectives=parse_objectives("p99<1s")), [1, 2, 3])
     assert (result.verdict, result.estimates) == (Verdict.ERRORS, None)
-    assert result.slo[0].outcome is Outcome.UNDECIDED
+    assert result.slo[0].outcome is Compliance.UNDECIDED
 
 
 def test_failures_alone_break_what_is_asked_of_errors_and_throughput() -> None:
@@ -159,9 +159,9 @@ def test_failures_alone_break_what_is_asked_of_errors_and_throughput() -> None:
     rows["status"] = 500
     asked = parse_objectives("error_rate<1%,throughput>10,mean<1s,error_rate<=100%")
     errors, throughput, latency, any_errors = closed(rows, replace(PA, objectives=asked), [1, 2, 3]).slo
-    assert (errors.outcome, errors.value) == (Outcome.VIOLATED, 1.0)
-    assert (throughput.outcome, throughput.value) == (Outcome.VIOLATED, 0.0)
-    assert (latency.outcome, latency.reason) == (Outcome.UNDECIDED, "no request succeeded")
+    assert (errors.outcome, errors.value) == (Compliance.VIOLATED, 1.0)
+    assert (throughput.outcome, throughput.value) == (Compliance.VIOLATED, 0.0)
+    assert (latency.outcome, latency.reason) == (Compliance.UNDECIDED, "no request succeeded")
     assert any_errors.met
 
 
@@ -272,5 +272,5 @@ def test_a_level_of_so_many_windows_has_them_and_no_more(windows: int) -> None:
 
 def test_by_perf_analyzers_rule_too_further_windows_settle_an_objective() -> None:
     result = settled("p99<200ms", steady(0.02), replace(PA, stability=0.5))
-    assert result.slo[0].outcome is Outcome.MET
+    assert result.slo[0].outcome is Compliance.MET
     assert result.kept_windows == len(result.windows) > 3

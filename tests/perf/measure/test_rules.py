@@ -19,7 +19,7 @@ from tpx.perf.measure.rules import (
     leading_warmup,
     rule_for,
 )
-from tpx.perf.objectives import Outcome, parse_objectives
+from tpx.perf.objectives import Compliance, parse_objectives
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
 
@@ -163,19 +163,19 @@ def test_the_warm_up_is_not_kept_and_is_at_most_half_of_the_windows() -> None:
     ("rate", "slow", "most", "outcomes"),
     [
         # of 3 windows: 0 of 960 requests are slow, certain at once; 0 of 600 only at the second look
-        (320, 0, 10, [None, None, Outcome.MET]),
-        (200, 0, 10, [None, None, Outcome.UNDECIDED, Outcome.MET]),
+        (320, 0, 10, [None, None, Compliance.MET]),
+        (200, 0, 10, [None, None, Compliance.UNDECIDED, Compliance.MET]),
         # no window follows: what the last look says counts
-        (200, 0, 3, [None, None, Outcome.MET]),
-        (600, 0, 1, [Outcome.MET]),
+        (200, 0, 3, [None, None, Compliance.MET]),
+        (600, 0, 1, [Compliance.MET]),
         # every third request is slow, one in forty, or so few that 800 do not tell
-        (200, 60, 10, [None, None, Outcome.VIOLATED]),
-        (200, 5, 10, [None, None, Outcome.UNDECIDED, Outcome.VIOLATED]),
-        (200, 2, 4, [None, None, Outcome.UNDECIDED, Outcome.UNDECIDED]),
+        (200, 60, 10, [None, None, Compliance.VIOLATED]),
+        (200, 5, 10, [None, None, Compliance.UNDECIDED, Compliance.VIOLATED]),
+        (200, 2, 4, [None, None, Compliance.UNDECIDED, Compliance.UNDECIDED]),
     ],
 )
 def test_a_latency_limit_is_settled_by_certainty_or_by_two_looks_in_a_row(
-    rate: int, slow: int, most: int, outcomes: list[Outcome | None]
+    rate: int, slow: int, most: int, outcomes: list[Compliance | None]
 ) -> None:
     settings = LevelSettings(rule="pa", stability=0.1, latency_limit_ms=1, percentile=99.0, max_windows=most)
     statuses = Server(*[rate] * len(outcomes), slow=slow).judged(rule_for(settings))

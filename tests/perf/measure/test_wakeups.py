@@ -16,11 +16,12 @@ from tests.perf.conftest import PLAIN_SPEC, FakeClient, make_level, make_session
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.errors import UsageError
 from tpx.options import from_argv
-from tpx.perf.levels import Level, PaceSpec
+from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop, waiting
 from tpx.perf.measure import wakeups
 from tpx.perf.measure.wakeups import is_local, may_dominate, processors_awake, wakeup_ns
 from tpx.perf.options import SessionSpec
+from tpx.perf.pace import PaceSpec
 from tpx.perf.report.level_text import level_block
 from tpx.perf.report.model import Report
 from tpx.perf.results import WakeUps

@@ -15,7 +15,7 @@ from tests.report.reading import read
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, estimate
-from tpx.perf.objectives import Outcome
+from tpx.perf.objectives import Compliance
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
@@ -64,7 +64,7 @@ def full() -> Report:
     gpus = (GpuFigures(uuid="GPU-1", utilization=0.5),)
     metrics = MetricsFigures(scrapes=3, failed=0, gpus=gpus, cpu_utilization=0.25)
     return report(
-        *LEVELS, replace(UNSTABLE, metrics=metrics), OVER, DEAD, objective(Outcome.VIOLATED),
+        *LEVELS, replace(UNSTABLE, metrics=metrics), OVER, DEAD, objective(Compliance.VIOLATED),
         words=("-l", "5"), interrupted=True,
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def test_several_models_and_growing_loads_stand_on_the_page_as_they_are_written(
 
 
 def test_answers_stand_on_the_page_as_in_the_text() -> None:
-    made = report(objective(Outcome.VIOLATED), words=("--slo", "p99<1ms"))
+    made = report(objective(Compliance.VIOLATED), words=("--slo", "p99<1ms"))
     text = read(page(made)).text
     assert "SLO p99<1ms: no measured load meets it." in text
     assert "Objective(" not in text

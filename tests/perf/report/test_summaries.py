@@ -9,7 +9,7 @@ import pytest
 from tests.perf.conftest import make_level
 from tpx.options import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
-from tpx.perf.objectives import Assessment, Outcome, parse_objectives
+from tpx.perf.objectives import Assessment, Compliance, parse_objectives
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.files import junit_text, markdown_text, write_files
 from tpx.perf.report.model import Report
@@ -38,7 +38,7 @@ UNSURE = make_level(
     9100.0,
     slo=(
         Assessment(
-            objective=parse_objectives("p99<1ms")[0], outcome=Outcome.UNDECIDED, value=0.0, reason="few"
+            objective=parse_objectives("p99<1ms")[0], outcome=Compliance.UNDECIDED, value=0.0, reason="few"
         ),
     ),
 )
@@ -74,17 +74,17 @@ def test_an_interrupted_level_is_skipped() -> None:
     assert found[0][0].tag == "skipped"
 
 
-def objective(outcome: Outcome) -> LevelResult:
+def objective(outcome: Compliance) -> LevelResult:
     asked = from_argv(SessionSpec, ["-m", "net", "--slo", "p99<1ms"]).answers.slo[0]
     return make_level(slo=(Assessment(objective=asked, outcome=outcome, value=340_000, reason="2 of 9"),))
 
 
 def test_with_objectives_only_they_can_fail() -> None:
-    over = replace(OVER, slo=objective(Outcome.VIOLATED).slo)
-    made = report(objective(Outcome.MET), over, words=("--slo", "p99<1ms"), answer=make_level().level)
+    over = replace(OVER, slo=objective(Compliance.VIOLATED).slo)
+    made = report(objective(Compliance.MET), over, words=("--slo", "p99<1ms"), answer=make_level().level)
     found = suite(made)
     assert (found.get("tests"), found.get("failures")) == ("3", "0")
-    broken = suite(report(objective(Outcome.VIOLATED), words=("--slo", "p99<1ms")))
+    broken = suite(report(objective(Compliance.VIOLATED), words=("--slo", "p99<1ms")))
     assert broken.get("failures") == "1"
     assert broken[1].get("name") == "p99<1ms"
     assert "2 of 9" in str(broken[1][0].get("message"))

@@ -217,7 +217,8 @@ def test_the_error_of_a_difference_is_that_of_the_specification() -> None:
 def test_a_variance_of_three_times_the_prior_contradicts_it(times: float, counts: int) -> None:
     found = moderate(times * 0.01, 2, 0.01)
     assert len(found) == counts
-    assert found[0] == (pytest.approx((3 * 0.01 + 2 * times * 0.01) / 5), 5)
+    variance, degrees = found[0]
+    assert (variance, degrees) == pytest.approx(((3 * 0.01 + 2 * times * 0.01) / 5, 5))
     assert found[1:] == ((times * 0.01, 2),) * (counts - 1)
 
 

@@ -14,8 +14,8 @@ from tpx.analyzer.values import Flags, numbers
 from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
 from tpx.perf.inputs.base import length_warning
-from tpx.perf.levels import parse_intervals
 from tpx.perf.options import SessionSpec
+from tpx.perf.options.ranges import parse_intervals
 
 RENAMED: Mapping[str, str] = {"http-header": "header"}
 """Keys of Model Analyzer that are not long options of perf_analyzer -> option of tpx perf."""

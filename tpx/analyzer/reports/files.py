@@ -15,6 +15,7 @@ from tpx.analyzer.reports.recommendation import verdict_card
 from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.results.measurement import group_name
 from tpx.analyzer.verdict import Finding
+from tpx.perf.objectives import Compliance
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.document import Document, Note, Section, bullets, section
 from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each
@@ -128,10 +129,10 @@ def _iter_cases(view: ModelView) -> Iterator[Case]:
         return
     for limit in view.verdict.limits:
         case = Case(suite=f"{view.verdict.model}.constraints", name=str(limit))
-        standing = limit.standing(best.figures)
-        if standing == "missed":
+        compliance = limit.compliance(best.figures)
+        if compliance is Compliance.VIOLATED:
             missed = f"{best.name}: {limit.miss(best.figures)}"
             case = replace(case, outcome="failure", message=missed, kind="constraint")
-        elif standing == "borderline":
+        elif compliance is Compliance.UNDECIDED:
             case = replace(case, outcome="skipped", message="borderline: the interval lies on both sides")
         yield case

@@ -4,18 +4,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tpx.analyzer.objectives import METRICS, RankedVariant, gain_percent, joules_per_inference, standing
+from tpx.analyzer.objectives import METRICS, RankedVariant, compliance_of, gain_percent, joules_per_inference
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.view import ModelView
-from tpx.analyzer.results.goals import Standing
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import repeated
+from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import LARGEST_PERCENT, MICROSECONDS, change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable
 from tpx.report.table import TableField, count, number, quantity, table, text, words
 
-_STANDINGS = {"met": ("yes", "ok"), "borderline": ("borderline", "warn"), "missed": ("no", "bad")}
+_COMPLIANCE = {
+    Compliance.MET: ("yes", "ok"),
+    Compliance.UNDECIDED: ("borderline", "warn"),
+    Compliance.VIOLATED: ("no", "bad"),
+}
 LOPSIDED = 0.1
 """Asymmetry above which an interval is shown by its bounds, as a share of its half-width."""
 
@@ -29,8 +33,8 @@ class TableLine:
     measurement: Measurement
 
     @property
-    def standing(self) -> Standing:
-        return standing(self.measurement, self.view.verdict.goals)
+    def compliance(self) -> Compliance:
+        return compliance_of(self.measurement, self.view.verdict.goals)
 
 
 Shown = TableField[TableLine]
@@ -219,7 +223,7 @@ def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> It
     if any(line.view.verdict.limits for line in lines):
         yield TableField(
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
-            cell=lambda line: words(*_STANDINGS[line.standing]),
+            cell=lambda line: words(*_COMPLIANCE[line.compliance]),
         )
     if alike:
         hint = "not told apart from the recommended configuration by the final rounds"
@@ -337,7 +341,7 @@ def _add_row_filter(made: DataTable | None, lines: Sequence[TableLine], kept: se
     if made is None:
         return None
     rows = tuple(
-        replace(row, kept=line.ranked.name in kept, passes=line.standing != "missed")
+        replace(row, kept=line.ranked.name in kept, passes=line.compliance is not Compliance.VIOLATED)
         for row, line in zip(made.rows, lines, strict=True)
     )
     return replace(made, rows=rows, filtered=True)

@@ -5,11 +5,12 @@ from typing import Any
 
 import msgspec
 
-from tpx.analyzer.objectives import METRICS, RankedVariant, joules_per_inference, standing
+from tpx.analyzer.objectives import METRICS, RankedVariant, compliance_of, joules_per_inference
 from tpx.analyzer.reports.view import ModelView, Prices, ReportView
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import VariantRun
+from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.findings import Contrast
 from tpx.report.files import json_text
 
@@ -106,8 +107,8 @@ def _encode_configuration(ranked: RankedVariant, goals: Goals, prices: Prices) -
     ends = [None if each is None else [each.low, each.high] for each in found]
     return {
         **_encode_variant(ranked.run),
-        "satisfies": ranked.standing == "met",
-        "constraints": ranked.standing,
+        "satisfies": ranked.compliance is Compliance.MET,
+        "constraints": "missed" if ranked.compliance is Compliance.VIOLATED else ranked.compliance.value,
         "best_load": str(figures.load),
         "figures": {
             **_encode_figures(figures, prices),
@@ -142,7 +143,7 @@ def _encode_measurement(measurement: Measurement, goals: Goals, prices: Prices) 
         "load_value": measurement.load.value,
         "batch_size": measurement.load.batch_size,
         "round": measurement.round,
-        "satisfies": standing(measurement, goals) == "met",
+        "satisfies": compliance_of(measurement, goals) is Compliance.MET,
         "stable": measurement.stable,
         "requests": measurement.result.requests,
         **_encode_figures(measurement, prices),

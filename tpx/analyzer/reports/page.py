@@ -40,13 +40,12 @@ from tpx.report.document import (
     Document,
     Note,
     Section,
-    TableRow,
     code,
     fact_groups,
     section,
 )
 from tpx.report.html import chart_picture
-from tpx.report.table import NO_VALUE
+from tpx.report.table import TableField, number, table, text
 
 _PREPARED = {"loaded": "loaded on the running server", "started": "a server was started for it"}
 _REPEATED = " Points with a marker and an interval are means of the final rounds, which the verdict is about."
@@ -235,27 +234,30 @@ def failure_blocks(failures: Sequence[TrialFailure], unavailable: ModelFailed | 
 
 
 def _build_trace_table(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | None:
-    if not model.variants:
-        return None
     best = {ranked.name: ranked.figures.throughput for ranked in ranking}
-    return DataTable(
-        caption="The search, configuration by configuration",
-        columns=(
-            Column(header="Configuration"),
-            Column(header="Load"),
-            Column(header="Best", numeric=True),
-            Column(header="Why it ended", wraps=True),
-        ),
-        rows=tuple(
-            _build_trace_row(variant, model, best.get(variant.variant.name)) for variant in model.variants
-        ),
-    )
+
+    def reached(variant: VariantRun) -> Cell:
+        return number(best.get(variant.variant.name), lambda found: f"{rounded(found)} infer/s")
+
+    fields: list[TableField[VariantRun]] = [
+        text("Configuration", lambda variant: variant.variant.name),
+        text("Load", _describe_sweep),
+        TableField(column=Column(header="Best", numeric=True), cell=reached),
+        text("Why it ended", lambda variant: "\n".join(_list_notes(variant, model)), wraps=True),
+    ]
+    return table("", "The search, configuration by configuration", fields, model.variants)
 
 
-def _build_trace_row(variant: VariantRun, model: ModelRun, best: float | None) -> TableRow:
+def _describe_sweep(variant: VariantRun) -> str:
+    """Return `1 to 16 (5 measured, 1 failed)`."""
     values = sorted(m.load.value for m in variant.measurements)
     span = " to ".join(map(str, dict.fromkeys((values[0], values[-1])))) if values else "no load"
     failed = f", {len(variant.failures)} failed" if variant.failures else ""
+    return f"{span} ({len(values)} measured{failed})"
+
+
+def _list_notes(variant: VariantRun, model: ModelRun) -> list[str]:
+    """Return what the search decided about a configuration, and how it was loaded."""
     name = variant.variant.name
     notes = [d.text for d in model.decisions if d.variant == name]
     prepared = next((p for p in model.preparations if p.variant == name and p.how != "found"), None)
@@ -263,11 +265,4 @@ def _build_trace_row(variant: VariantRun, model: ModelRun, best: float | None) -
         how = _PREPARED.get(prepared.how, "the server was started again for it")
         why = f": {prepared.why}" if prepared.why else ""
         notes.append(f"{how}{why} ({prepared.duration_ns / 1e9:.1f} s)")
-    return TableRow(
-        cells=(
-            Cell(text=name),
-            Cell(text=f"{span} ({len(values)} measured{failed})"),
-            Cell(text=NO_VALUE if best is None else f"{rounded(best)} infer/s", numeric=True),
-            Cell(text="\n".join(notes)),
-        )
-    )
+    return notes

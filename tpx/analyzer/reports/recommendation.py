@@ -9,6 +9,7 @@ from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import VariantRun
 from tpx.analyzer.verdict import Finding, describe_interval, equal_loads
+from tpx.perf.objectives import Compliance
 from tpx.report.digits import change
 from tpx.report.document import (
     Block,
@@ -28,7 +29,11 @@ from tpx.report.document import (
 )
 from tpx.report.table import NO_VALUE
 
-_TONES = {"met": "good", "borderline": "", "missed": "bad"}
+_CONSTRAINTS = {
+    Compliance.MET: ("met", "good"),
+    Compliance.UNDECIDED: ("borderline", ""),
+    Compliance.VIOLATED: ("missed", "bad"),
+}
 
 
 def verdict_card(view: ModelView) -> Statement:
@@ -98,9 +103,9 @@ def _iter_tiles(view: ModelView) -> Iterator[Tile]:
     yield Tile(label="Instances", figure=figure, unit=group if several else kind, note=batching)
     asked = view.verdict.limits
     if asked:
-        standing = verdict.standing
+        word, tone = _CONSTRAINTS[verdict.compliance]
         limits = describe_limits(asked)
-        yield Tile(label="Constraints", figure=standing, unit="", note=limits, tone=_TONES[standing])
+        yield Tile(label="Constraints", figure=word, unit="", note=limits, tone=tone)
     yield from memory_tiles(best, other, gpus=view.gpus)
 
 

@@ -1,15 +1,13 @@
 """Goals of a run, by metric tag: objectives to improve and constraints to satisfy."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
+from tpx.perf.objectives import Compliance, compliance
 from tpx.perf.statistics.intervals import Interval
 
 Bound = Literal["min", "max"]
-Standing = Literal["met", "borderline", "missed"]
-"""`met` and `missed` are certain: the figure's whole confidence interval lies on one side of the limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +35,12 @@ class Constraint:
             return False
         return value <= self.limit if self.bound == "max" else value >= self.limit
 
-    def standing(self, value: float | None, interval: Interval | None) -> Standing:
+    def compliance(self, value: float | None, interval: Interval | None) -> Compliance:
         """Return whether a figure satisfies the limit; without an interval it counts as exact."""
         if value is None:
-            return "missed"
+            return Compliance.VIOLATED
         low, high = (value, value) if interval is None else (interval.low, interval.high)
-        kept = {self.satisfied_by(end) for end in (low, math.inf if high is None else high)}
-        return "borderline" if len(kept) > 1 else "met" if kept == {True} else "missed"
+        return compliance(self.satisfied_by, low, high)
 
     def failure_percent(self, value: float | None) -> float:
         """Return by how much `value` misses the limit, in percent of the limit; 0 if it satisfies it."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
-from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.runners.load import LoadGenerator
 from tpx.analyzer.runners.loader import too_long
+from tpx.analyzer.runners.outputs import Outputs
 from tpx.analyzer.runners.servers import Preparation, VisibleServer
 from tpx.errors import MeasurementError
 from tpx.options import build
@@ -66,7 +66,7 @@ class InProcessRunner:
         except TimeoutError as exc:
             raise too_long(self._limit_s) from exc
 
-    async def answers(self, model: str) -> Answers:  # noqa: ARG002
+    async def outputs(self, model: str) -> Outputs:  # noqa: ARG002
         """Return none: the load generator sees no outputs of the engine."""
         return ()
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement, Variant
 from tpx.analyzer.results.pooled import side_by_side
-from tpx.analyzer.runners.answers import Answers, answers_of
+from tpx.analyzer.runners.outputs import Outputs, outputs_of
 from tpx.errors import MeasurementError
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
@@ -107,10 +107,10 @@ class LoadGenerator:
             wire=replace(spec.wire, streaming=spec.wire.streaming or streams),
         )
 
-    async def answers(self, model: str, address: str) -> Answers:
+    async def outputs(self, model: str, address: str) -> Outputs:
         """Return the outputs of a model that is served at host:port. Raises MeasurementError."""
         spec = self._spec_of(model, address, streams=self.protocol == "grpc")
-        return await answers_of(spec, self.in_process)
+        return await outputs_of(spec, self.in_process)
 
 
 def shorten_rules(rules: LevelSettings, windows: int, *, fixed: int = 0) -> LevelSettings:

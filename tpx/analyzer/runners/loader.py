@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement, Models
-from tpx.analyzer.runners.answers import Answers
 from tpx.analyzer.runners.load import LoadGenerator
+from tpx.analyzer.runners.outputs import Outputs
 from tpx.analyzer.runners.servers import (
     STOP_TIMEOUT_S,
     Addresses,
@@ -114,10 +114,10 @@ class ServedRunner:
             level.cancel()
             await asyncio.wait((level,))
 
-    async def answers(self, model: str) -> Answers:
+    async def outputs(self, model: str) -> Outputs:
         if self._running is None:
             raise MeasurementError("no server is ready")
-        return await self._load.answers(model, self._running.addresses.of(self._load.protocol))
+        return await self._load.outputs(model, self._running.addresses.of(self._load.protocol))
 
     async def _put_models(self, models: Models, wanted: Configs) -> Preparation:
         launch = self._launch_of(models)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
-from tpx.analyzer.runners.answers import Answers
+from tpx.analyzer.runners.outputs import Outputs
 from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, ResponseError, ServerLost, UsageError, WireError
 from tpx.perf.clients.control import HttpMethodCaller, MethodCaller
@@ -116,7 +116,7 @@ class Runner(Protocol):
         """Measure the prepared configuration for this many windows, or until its throughput is stable."""
         ...
 
-    async def answers(self, model: str) -> Answers:
+    async def outputs(self, model: str) -> Outputs:
         """Return the outputs of a loaded model for seeded requests, always the same ones."""
         ...
 

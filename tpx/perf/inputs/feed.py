@@ -5,16 +5,51 @@ several models, drawn by weight, and turns of conversations.
 import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import cycle, repeat
-from typing import Any, Protocol
+from itertools import cycle, islice, repeat
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from tpx.perf.clients.base import Check, Prepared
-from tpx.perf.levels import ALL, Level, Share, level_seed
+from tpx.perf.levels import Level, level_seed
 from tpx.perf.records import MODEL_SHIFT
 
+Item = TypeVar("Item")
+
 BLOCK = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of `of` workers that share a load; number 0 of 1 is all of it."""
+
+    number: int = 0
+    of: int = 1
+
+    def part(self, total: int) -> int:
+        """Return this worker's part of `total` equal items; the first workers take the remainder."""
+        return total // self.of + (self.number < total % self.of)
+
+    def of_all(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Yield this worker's items: every `of`-th."""
+        return islice(items, self.number, None, self.of) if self.of > 1 else items
+
+    def part_in_turn(self, total: int, senders: int = 0) -> int:
+        """Return this worker's part of `total` requests that `senders` send in turn.
+
+        The senders are split among the workers, too; 0 means one per worker.
+        """
+        senders = senders or self.of
+        return total // senders * self.part(senders) + self.part(total % senders)
+
+    def part_by(self, total: int, senders: int) -> int:
+        """Return this worker's part of `total` requests if each of `senders` sends equally many."""
+        # differences of cumulative shares, so that the parts add up to `whole`
+        before = sum(Share(i, self.of).part(senders) for i in range(self.number))
+        return total * (before + self.part(senders)) // senders - total * before // senders
+
+
+ALL = Share()
 
 
 class Source(Protocol):

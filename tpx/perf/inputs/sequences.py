@@ -8,7 +8,8 @@ import numpy as np
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Check, Prepared, Template
 from tpx.perf.inputs.base import SequenceSpec
-from tpx.perf.levels import ALL, Level, Share, level_seed
+from tpx.perf.inputs.feed import ALL, Share
+from tpx.perf.levels import Level, level_seed
 
 START, END = 2, 1
 """Bits of a request's flags."""

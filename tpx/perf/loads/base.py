@@ -13,8 +13,10 @@ import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import Client, Failure
+from tpx.perf.inputs.feed import ALL, Share
 from tpx.perf.inputs.requests import Requests
-from tpx.perf.levels import ALL, Level, LevelRange, PaceSpec, Share
+from tpx.perf.levels import Level, LevelRange
+from tpx.perf.pace import PaceSpec
 from tpx.perf.records import Records
 from tpx.perf.settings import LevelSettings
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
-from tpx.perf.inputs.feed import Conversation, Feed, Source
+from tpx.perf.inputs.feed import ALL, Conversation, Feed, Share, Source
 from tpx.perf.inputs.requests import Requests
-from tpx.perf.levels import ALL, Level, PeriodicRange, Share
+from tpx.perf.levels import Level, PeriodicRange
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
 

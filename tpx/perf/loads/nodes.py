@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from tpx.errors import MeasurementError, TpxError, UsageError
-from tpx.perf.levels import Share
+from tpx.perf.inputs.feed import Share
 from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.worker import Go, OpenTarget, Stop, WorkerReport
 from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker, StartWorker

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.perf.levels import ALL, Level, Share, level_seed
+from tpx.perf.inputs.feed import ALL, Share
+from tpx.perf.levels import Level, level_seed
 from tpx.perf.settings import LevelSettings
 from tpx.processors import usable_processors
 

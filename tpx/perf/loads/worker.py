@@ -16,8 +16,8 @@ import numpy as np
 
 from tpx.errors import TpxError
 from tpx.perf.clients.base import Failure
+from tpx.perf.inputs.feed import Share
 from tpx.perf.inputs.sequences import SequenceFeed
-from tpx.perf.levels import Share
 from tpx.perf.loads.base import Load, Loadable, LoadRequest, open_load
 from tpx.perf.loops import event_loop
 from tpx.perf.records import Rows, Times

@@ -17,7 +17,7 @@ import numpy as np
 
 from tpx.errors import MeasurementError
 from tpx.perf.clients.base import Failure
-from tpx.perf.levels import Share
+from tpx.perf.inputs.feed import Share
 from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.worker import (
     NO_TIMES,

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from tpx.perf.objectives import (
     Assessment,
+    Compliance,
     Counted,
     Objective,
-    Outcome,
     assess_count,
     assess_exact,
     assess_interval,
@@ -186,7 +186,7 @@ def _assess_objective(
         if quantity == "throughput" and total:
             return assess_exact(objective, 0.0)
         reason = "no request succeeded"
-        return Assessment(objective=objective, outcome=Outcome.UNDECIDED, value=0.0, reason=reason)
+        return Assessment(objective=objective, outcome=Compliance.UNDECIDED, value=0.0, reason=reason)
     # each end of this interval is a one-sided bound at `confidence`
     two_sided, good = 2 * confidence - 1, sample.good
     match quantity:

@@ -17,7 +17,7 @@ from tpx.perf.clients.model import Snapshot
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, assess, joined, sample_of
 from tpx.perf.measure.rules import LOOK_GROWTH, STABILITY_WINDOWS, LevelStatus, rule_for
-from tpx.perf.objectives import Assessment, Outcome
+from tpx.perf.objectives import Assessment, Compliance
 from tpx.perf.records import SUCCESS, Records, Rows, succeeded
 from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
 from tpx.perf.settings import LevelSettings
@@ -121,7 +121,7 @@ class LevelLedger:
         self.windows: list[Window] = []
         self._status = LevelStatus(kept=0, stable=False)
         self._next_look = STABILITY_WINDOWS
-        self._outcomes = self._seen = [Outcome.UNDECIDED for _ in settings.objectives]
+        self._outcomes = self._seen = [Compliance.UNDECIDED for _ in settings.objectives]
 
     def begin(self, border: WindowBorder) -> None:
         """Set the first border."""
@@ -157,11 +157,11 @@ class LevelLedger:
         outcomes = self._settle_outcomes()
         if self._status.limit is not None:
             outcomes = [*outcomes, self._status.limit.outcome]
-        if Outcome.VIOLATED in outcomes:
+        if Compliance.VIOLATED in outcomes:
             return True
-        return self._status.stable and Outcome.UNDECIDED not in outcomes
+        return self._status.stable and Compliance.UNDECIDED not in outcomes
 
-    def _settle_outcomes(self) -> list[Outcome]:
+    def _settle_outcomes(self) -> list[Compliance]:
         """Return the settled outcome of each objective: one on which two looks in a row agree.
 
         Looks are rare, because with a look at every window chance alone would eventually settle an
@@ -172,7 +172,7 @@ class LevelLedger:
         self._next_look = math.ceil(len(self.windows) * LOOK_GROWTH)
         before, self._seen = self._seen, [a.outcome for a in self._assess_objectives()]
         pairs = zip(self._seen, before, strict=True)
-        self._outcomes = [now if now is then else Outcome.UNDECIDED for now, then in pairs]
+        self._outcomes = [now if now is then else Compliance.UNDECIDED for now, then in pairs]
         return self._outcomes
 
     @property

@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tpx.perf.measure.estimates import Estimator, Sample, assess, joined
-from tpx.perf.objectives import Assessment, Objective, Outcome
+from tpx.perf.objectives import Assessment, Compliance, Objective
 from tpx.perf.results import Window
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.intervals import Interval, t_quantile
 from tpx.protocol.tensors import Array
 
 STABILITY_WINDOWS = 3
+"""perf_analyzer's number of windows that must resemble each other."""
 GROUP = 5
+"""Values that MSER-5 averages before it looks for the steady part: single ones vary too much."""
 FEWEST_STEADY = 2
+"""Fewest windows that must remain: one has no spread to compare a leading window with."""
 SLICES = 20
 SLICE_REQUESTS = 5
 """Warm-up is detected in slices of a window, each with at least this many requests on average."""
@@ -32,7 +35,11 @@ SURE = 0.9999
 Also the confidence at which a leading window must differ from the rest to count as warm-up.
 """
 LOOK_GROWTH = 1.25
-"""Growth of the number of windows from one look at the confidence intervals to the next."""
+"""Growth of the number of windows from one look at the confidence intervals to the next.
+
+On three simulated queues the intervals of the mean held the truth in 94 to 96 of 100 runs, those of p90 in 96
+to 97; with a look at each window in 92 to 96, and 93 to 96.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +202,7 @@ class LatencyLimit(StabilityRule):
         self._rule = rule
         self._limit = limit
         self._last = 1 if settings.request_count else settings.fixed_windows or settings.max_windows
-        self._before = Outcome.UNDECIDED
+        self._before = Compliance.UNDECIDED
 
     def status(self, windows: Sequence[Window], samples: Sequence[Sample]) -> LevelStatus:
         found = self._rule.status(windows, samples)
@@ -206,11 +213,11 @@ class LatencyLimit(StabilityRule):
 
     def _evaluate_sample(self, sample: Sample, *, last: bool) -> Assessment:
         (surely,) = assess((self._limit,), sample, 1, SURE)
-        if surely.outcome is not Outcome.UNDECIDED:
+        if surely.outcome is not Compliance.UNDECIDED:
             return surely
         (now,) = assess((self._limit,), sample, 1, self._settings.safety)
         before, self._before = self._before, now.outcome
-        return now if last or now.outcome is before else replace(now, outcome=Outcome.UNDECIDED)
+        return now if last or now.outcome is before else replace(now, outcome=Compliance.UNDECIDED)
 
 
 def is_stable(windows: Sequence[Window], tolerance: float, *, latency: bool = True) -> bool:

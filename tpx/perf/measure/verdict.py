@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tpx.perf.levels import CONCURRENCY, LATE_NS, level_number
 from tpx.perf.measure.estimates import estimate
 from tpx.perf.measure.ledger import MeasuredLevel, client_times
-from tpx.perf.objectives import Outcome
+from tpx.perf.objectives import Compliance
 from tpx.perf.results import ClientCheck, LevelResult, Verdict
 
 BUSY_SHARE = 0.9
@@ -74,10 +74,10 @@ def judge(measured: MeasuredLevel) -> tuple[Verdict, str]:
         return Verdict.ERRORS, failure
     name, interrupted = str(measured.level).capitalize(), measured.ending.interrupted
     limit = measured.status.limit
-    if limit is not None and limit.outcome is Outcome.VIOLATED:
+    if limit is not None and limit.outcome is Compliance.VIOLATED:
         reason = f"Measured latency went over the set limit of {settings.latency_limit_ms} msec."
         return Verdict.OVER_LIMIT, reason
-    if limit is not None and limit.outcome is Outcome.UNDECIDED and not interrupted:
+    if limit is not None and limit.outcome is Compliance.UNDECIDED and not interrupted:
         longer = "A greater --request-count" if settings.request_count else "A longer -p or more windows (-r)"
         return Verdict.BORDERLINE, (
             f"{name} is borderline: its latency may lie on either side of the limit of "

@@ -14,6 +14,8 @@ from tpx.perf.levels import (
     LevelRange,
     ModelShare,
     PeriodicRange,
+)
+from tpx.perf.options.ranges import (
     parse_concurrency,
     parse_intervals,
     parse_models,

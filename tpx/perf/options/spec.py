@@ -10,7 +10,7 @@ from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSpec
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
-from tpx.perf.levels import LevelRange, PaceSpec
+from tpx.perf.levels import LevelRange
 from tpx.perf.options.load import LoadSpec, TargetSpec
 from tpx.perf.options.measuring import (
     DEFAULT_INTERVAL_MS,
@@ -21,6 +21,7 @@ from tpx.perf.options.measuring import (
     WindowSpec,
 )
 from tpx.perf.options.output import OutputSpec, ScrapeSpec
+from tpx.perf.pace import PaceSpec
 from tpx.perf.settings import LevelSettings
 
 

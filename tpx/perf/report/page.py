@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tpx import __version__
 from tpx.options import fields_of
-from tpx.perf.objectives import Assessment, Objective, Outcome
+from tpx.perf.objectives import Assessment, Compliance, Objective
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
@@ -152,8 +152,8 @@ def _describe_doubts(report: Report) -> str:
     unsure = (Verdict.UNSTABLE, Verdict.BORDERLINE)
     doubtful = {load_name(r.level): r.verdict.words for r in report.levels if r.verdict in unsure}
     for result in report.levels:
-        if any(a.outcome is Outcome.UNDECIDED for a in result.slo):
-            doubtful.setdefault(load_name(result.level), Outcome.UNDECIDED.value)
+        if any(a.outcome is Compliance.UNDECIDED for a in result.slo):
+            doubtful.setdefault(load_name(result.level), Compliance.UNDECIDED.value)
     listed = ", ".join(f"{name} ({why})" for name, why in doubtful.items())
     return f"Not certain: {listed}." if listed else ""
 

@@ -22,11 +22,11 @@ from tpx.protocol.tensors import Array, Tensor
 COMPARED, ANSWER_S = 3, 30.0
 """Number of requests whose outputs are compared, and the seconds for each."""
 
-Answers = Sequence[Mapping[str, Array]]
-"""Outputs by name, one mapping per response."""
+Outputs = Sequence[Mapping[str, Array]]
+"""Values by the name of the output, one mapping per response."""
 
 
-async def answers_of(spec: SessionSpec, in_process: str = "") -> Answers:
+async def outputs_of(spec: SessionSpec, in_process: str = "") -> Outputs:
     """Return the outputs for a few single inferences with the data of a session, but random ones for zeros.
 
     Raises MeasurementError if a request fails.
@@ -85,12 +85,12 @@ def _copy_values(tensor: Tensor) -> Array:
     return bf16_floats(values) if tensor.datatype == "BF16" else values.copy()
 
 
-def difference(reference: Answers, answers: Answers, tolerance: float) -> str:
+def difference(reference: Outputs, outputs: Outputs, tolerance: float) -> str:
     """Describe a difference beyond the tolerance; return an empty string if there is none."""
-    for actual, expected in zip(answers, reference, strict=True):
+    for actual, expected in zip(outputs, reference, strict=True):
         missing = sorted(expected.keys() - actual.keys())
         if missing:
-            return f"its answers lack output '{missing[0]}'"
+            return f"its responses lack output '{missing[0]}'"
         for name, wanted in expected.items():
             found = actual[name]
             if found.shape != wanted.shape:
