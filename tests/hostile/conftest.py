@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.child import FRONTENDS
 from tests.hostile import wire
 from tests.hostile.siege import BROKEN_MODELS, EXPLICIT, GOOD, Siege, besieged, segments, write_repository
+from tests.serving.backends.llamacpp.models import write_tiny
 
 MIB = 1 << 20
 _LIMIT_S = 30
@@ -18,6 +19,7 @@ _LIMIT_S = 30
 def siege(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Siege]:
     """A server that must end well, after all of it, with the descriptors and threads that it began with."""
     repository = write_repository(tmp_path_factory.mktemp("hostile"))
+    write_tiny(repository, "tiny", threads=1)
     with besieged(repository, *BROKEN_MODELS, *EXPLICIT) as server:
         _warm(server)
         before = server.footprint()

@@ -98,6 +98,7 @@ SECTIONS = {
     "Models",
     "Server",
     "HTTP",
+    "OpenAI's API",
     "gRPC",
     "Metrics",
     "Logging",

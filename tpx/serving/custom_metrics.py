@@ -33,10 +33,10 @@ class CustomSeries:
         """Observations per bucket; the last one is above all bounds."""
         self.sum = 0.0
 
-    def observe(self, value: float) -> None:
-        """Add an observation."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Add a number of equal observations."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
 
 
 @dataclass(eq=False, slots=True)

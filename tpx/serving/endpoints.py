@@ -103,6 +103,7 @@ class Endpoints:
         forwarded_grpc = parse_forwarding("--grpc-header-forward-pattern", grpc.grpc_header_forward_pattern)
         restricted_http = parse_restrictions("--http-restricted-api", http.http_restricted_api)
         forwarded_http = parse_forwarding("--http-header-forward-pattern", http.http_header_forward_pattern)
+        restricted_openai = parse_restrictions("--openai-restricted-api", config.openai.openai_restricted_api)
         metrics = self._metrics
         server = config.server
         pages = partial(BrowserPolicy.of, hosts=server.allowed_hosts, origins=server.allowed_origins)
@@ -121,7 +122,12 @@ class Endpoints:
                 self._plane,
                 http.http_max_input_size,
                 self._inflater,
-                access=HttpAccess(restrictions=restricted_http, pages=pages(where.address)),
+                access=HttpAccess(
+                    restrictions=restricted_http,
+                    openai=restricted_openai,
+                    openai_only=where.flag == "openai",
+                    pages=pages(where.address),
+                ),
                 forwarding=forwarded_http,
                 relay=self._relay,
                 front=hosted or overview_of(config, metrics),
@@ -139,7 +145,7 @@ class Endpoints:
             if where.flag == "grpc":
                 tls = grpc_tls(config)
                 services.append(_Service(where=where, tls=tls, connect=connect_grpc, observe=access.grpc))
-            elif where.flag == "http":
+            elif where.flag in ("http", "openai"):
                 tls, connect = http_tls(config), partial(connect_http, where, None)
                 services.append(_Service(where=where, tls=tls, connect=connect, observe=access.http))
             elif where.hosted:
@@ -321,6 +327,7 @@ def grpc_limits(config: ServeConfig) -> GrpcLimits:
 _NAMES = {
     "http": "HTTP",
     "grpc": "GRPC",
+    "openai": "OpenAI",
     "metrics": "metrics",
     "sagemaker": "Sagemaker",
     "vertex-ai": "Vertex AI",

@@ -149,6 +149,24 @@ class HttpSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiSpec:
+    """OpenAI's API, which the HTTP endpoint serves in any case."""
+
+    openai_port: int | None = option(
+        None,
+        "serve OpenAI's API on this port of the HTTP address too; 0 = choose a free one",
+        minimum=0,
+        maximum=65535,
+    )
+    openai_restricted_api: tuple[str, ...] = option(
+        (),
+        "parts inference, metadata, health, and the header that OpenAI's API then requires, such as "
+        "inference:Authorization=Bearer KEY; VALUE is the key, file:PATH or env:VARIABLE; repeatable",
+        metavar="PART[,PART]:HEADER=VALUE",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSpec:
     """The gRPC endpoint."""
 
@@ -442,6 +460,7 @@ class ServeConfig:
     repository: ModelSpec = group(ModelSpec, "Models")
     server: ServerLimitsSpec = group(ServerLimitsSpec, "Server")
     http: HttpSpec = group(HttpSpec, "HTTP")
+    openai: OpenAiSpec = group(OpenAiSpec, "OpenAI's API")
     grpc: GrpcSpec = group(GrpcSpec, "gRPC")
     metrics: MetricsEndpointSpec = group(MetricsEndpointSpec, "Metrics")
     logging: LoggingSpec = group(LoggingSpec, "Logging")
@@ -468,6 +487,13 @@ class ServeConfig:
         services = (
             (grpc.allow_grpc, "grpc", "GRPCInferenceService", grpc.grpc_address, grpc.grpc_port),
             (http.allow_http, "http", "HTTPService", http.http_address, http.http_port),
+            (
+                self.openai.openai_port is not None,
+                "openai",
+                "OpenAI HTTPService",
+                http.http_address,
+                self.openai.openai_port or 0,
+            ),
             (metrics.allow_metrics, "metrics", "Metrics Service", self.metrics_host, metrics.metrics_port),
             (
                 hosting.allow_sagemaker,

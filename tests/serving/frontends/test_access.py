@@ -87,6 +87,12 @@ PATHS = {
     "/v2/models/net/versions/1/config": "model-config",
     "/v2/models/stats": "statistics",
     "/v2/models/net/stats": "statistics",
+    "/v1/chat/completions": "inference",
+    "/v1/completions": "inference",
+    "/v1/embeddings": "inference",
+    "/v1/models": "metadata",
+    "/v1/models/net": "metadata",
+    "/health/ready": "health",
     "/v2/models/net/infer": "inference",
     "/v2/models/net/generate": "inference",
     "/v2/models/net/generate_stream": "inference",
@@ -125,7 +131,9 @@ def test_no_path_is_open_without_the_key(closed: Live, path: str) -> None:
         answer = closed.http(method, path)
         assert answer.status == 403, method
         if method != "HEAD":
-            assert answer.json == HTTP_REFUSAL
+            error = answer.json["error"]
+            message = error["message"] if path.startswith("/v1/") else error
+            assert {"error": message} == HTTP_REFUSAL
     assert closed.http("PUT", path, headers=KEY).status == 405
     assert closed.http("GET", path, headers={"x-KEY": "s3cret"}).status != 403
 

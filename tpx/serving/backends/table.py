@@ -17,6 +17,7 @@ _ALL = {
     "identity": ("models_in_code:IdentityBackend", "", ""),
     "python": ("python.backend:PythonBackend", "", ""),
     "pytorch": ("pytorch.backend:PytorchBackend", "torch", "torch"),
+    "llamacpp": ("llamacpp.backend:LlamaCppBackend", "xllamacpp", "llm"),
     "repeat": ("models_in_code:RepeatBackend", "", ""),
     "dali": ("dali.backend:DaliBackend", "nvidia.dali", "dali"),
     "openvino": ("openvino.backend:OpenVinoBackend", "openvino", "openvino"),
@@ -52,6 +53,9 @@ MISNOMERS = {
     "savedmodel": "tensorflow",
     "ov": "openvino",
     "py": "python",
+    "gguf": "llamacpp",
+    "llama.cpp": "llamacpp",
+    "llama_cpp": "llamacpp",
 }
 """Backends by names that they do not have here."""
 _OTHERS = frozenset({"fil", "tensorrtllm"})
@@ -66,6 +70,7 @@ RECOGNISED_FILES = {
     "model.pt": ("pytorch", "pytorch_libtorch"),
     "model.pt2": ("pytorch", "torch_aoti"),
     "model.dali": ("dali", ""),
+    "model.gguf": ("llamacpp", ""),
     "model.py": ("python", ""),
 }
 """File names in the order in which Triton looks for them (core/src/model_config_utils.cc)."""

@@ -23,6 +23,8 @@ Category = Literal[
     "logging",
 ]
 """Parts of the API that can be restricted, named as in Triton."""
+_OPENAI = ("inference", "metadata", "health")
+"""Parts of OpenAI's API."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -33,9 +35,15 @@ class Key:
 
     name: str
     value: str
+    bearer: bool = False
+    """True if `value` is a token, which follows the word Bearer in the header."""
 
     def fits(self, shown: bytes | None) -> bool:
         """Compare the header's value in constant time."""
+        if shown is not None and self.bearer:
+            scheme, _, shown = shown.partition(b" ")
+            if scheme.lower() != b"bearer":
+                return False
         return shown is not None and hmac.compare_digest(shown, self.value.encode())
 
 
@@ -50,6 +58,7 @@ def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
     Raises UsageError.
     """
     part = "protocol" if "grpc" in flag else "api"
+    known: Sequence[str] = _OPENAI if "openai" in flag else get_args(Category)
     keys: dict[Category, Key] = {}
     for group in groups:
         words, colon, pair = group.partition(":")
@@ -59,17 +68,20 @@ def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
                 f"{flag} option format is '<config name>:<setting>=<value>'. Got {group} (the setting is the "
                 "name of a header)"
             )
+        bearer = "openai" in flag and name.lower() == "authorization"
+        if bearer:
+            value = value.removeprefix("Bearer ")  # which a key in a file or variable has not
         for word in words.split(","):
-            if word not in get_args(Category):
+            if word not in known:
                 raise UsageError(
-                    f"{flag}: unknown restricted {part} '{word}'{nearest(word, get_args(Category))} "
-                    f"(known: {', '.join(get_args(Category))})"
+                    f"{flag}: unknown restricted {part} '{word}'{nearest(word, known)} "
+                    f"(known: {', '.join(known)})"
                 )
             if word in keys:
                 raise UsageError(
                     f"{flag}: restricted {part} '{word}' can not be specified in multiple config groups"
                 )
-            keys[cast("Category", word)] = Key(name=name, value=_read_value(flag, value))
+            keys[cast("Category", word)] = Key(name=name, value=_read_value(flag, value), bearer=bearer)
     return keys or None
 
 

@@ -31,6 +31,7 @@ from tpx.serving.frontends.http_verbs import (
     when_loaded,
 )
 from tpx.serving.frontends.load_report import LoadReport
+from tpx.serving.frontends.openai import OpenAiInference, OpenAiModels, refusal_body
 from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.frontends.overview import Overview, front_routes
 from tpx.serving.inference_plane import InferencePlane
@@ -42,6 +43,10 @@ class HttpAccess:
     """Restrictions of clients and of pages in browsers."""
 
     restrictions: Restrictions | None = None
+    openai: Restrictions | None = None
+    """Keys of OpenAI's API; parts that it has none for need those of `restrictions`."""
+    openai_only: bool = False
+    """True if nothing but OpenAI's API is served."""
     pages: BrowserPolicy = field(default_factory=BrowserPolicy)
 
 
@@ -77,14 +82,18 @@ class HttpFrontend:
         load = LoadReport(self._served)
         others = [
             *HttpControlPlane(every).routes(),
+            *OpenAiModels(every).routes(),
             *HttpDocumentation(every, lambda: self.routes).routes(),
             *front_routes(front if isinstance(front, Overview) else None),
         ]
         self.routes = [
             *HttpInference(plane, max_input_bytes, inflater, forwarding, load).routes(),
             *HttpGeneration(plane, forwarding, load).routes(),
+            *OpenAiInference(plane, forwarding).routes(),
             *(others if relay is None else relay.relayed_routes(others)),
         ]
+        if self._access.openai_only:
+            self.routes = [route for route in self.routes if route.openai]
 
     def serve(self, request: HttpRequest) -> None:
         """Handle one request. Every error is answered; nothing is raised."""
@@ -98,7 +107,10 @@ class HttpFrontend:
         except TpxError as exc:
             answer_error(request, exc)
         except HttpRefusal as exc:
-            body = orjson.dumps({"error": str(exc)})
+            if request.head.path.startswith(b"/v1/"):
+                body = refusal_body(exc.status, str(exc))
+            else:
+                body = orjson.dumps({"error": str(exc)})
             request.respond(exc.status, JSON_TYPE + exc.headers, (body,))
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             answer_failure(request, exc)
@@ -117,8 +129,8 @@ class HttpFrontend:
             try:
                 head.memo = self._resolve_route(head)
             except HttpRefusal as exc:
-                if exc.status == 403:
-                    return HttpError(403, str(exc))
+                if exc.status in (401, 403):
+                    return HttpError(exc.status, str(exc))
             except TpxError:
                 pass  # answered after the body is read, which keeps the connection open
         return None
@@ -138,8 +150,7 @@ class HttpFrontend:
                 continue
             if is_preflight(head):
                 return partial(answer_preflight, methods=route.allowed)
-            if self._access.restrictions is not None:
-                _check_key(head, self._access.restrictions.get(route.category))
+            self._check_access(head, route)
             method = b"GET" if head.method == b"HEAD" else head.method
             verb = route.verbs.get(method)
             if verb is None:
@@ -150,11 +161,20 @@ class HttpFrontend:
             return meaning
         raise HttpRefusal(404, "Not Found")
 
+    def _check_access(self, head: HttpHead, route: Route) -> None:
+        """Raise HttpRefusal if the head lacks the key of its part of the API."""
+        access = self._access
+        own = access.openai.get(route.category) if access.openai is not None and route.openai else None
+        if own is not None:
+            _check_key(head, own, 401)
+        elif access.restrictions is not None:
+            _check_key(head, access.restrictions.get(route.category))
 
-def _check_key(head: HttpHead, key: Key | None) -> None:
+
+def _check_key(head: HttpHead, key: Key | None, status: int = 403) -> None:
     """Raise HttpRefusal if the head lacks a required key."""
     if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
-        raise HttpRefusal(403, f"This API is restricted, expecting header '{key.name}'")
+        raise HttpRefusal(status, f"This API is restricted, expecting header '{key.name}'")
 
 
 def _decode_path(path: bytes) -> str:

@@ -59,6 +59,8 @@ class Route:
     """Path template: {name} is a segment, {name*} one that may be empty, [part] is optional."""
     category: Category
     verbs: Mapping[bytes, Callable[[HttpHead, re.Match[str]], Meaning]]
+    openai: bool = False
+    """True for OpenAI's API, which has restrictions and errors of its own."""
     pattern: re.Pattern[str] = field(init=False)
     """Compiled template; matches the whole path."""
 
@@ -151,10 +153,14 @@ def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"") ->
     request.respond(STATUS_OF_CODE[error.code], JSON_TYPE + headers, (orjson.dumps({"error": message}),))
 
 
-def answer_failure(request: HttpRequest, error: Exception) -> None:
+Fail = Callable[[HttpRequest, TpxError], None]
+"""Answers a request with an error."""
+
+
+def answer_failure(request: HttpRequest, error: Exception, fail: Fail = answer_error) -> None:
     """Answer an internal error. The traceback is logged; the client only learns that the server failed."""
     log.error("an HTTP request failed", exc_info=error)
-    request.respond(500, JSON_TYPE, (b'{"error":"internal error: see the log of the server"}',))
+    fail(request, TpxError("internal error: see the log of the server"))
 
 
 def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buffer], encoding: str) -> None:
@@ -168,7 +174,9 @@ def answer_compressed(request: HttpRequest, headers: bytes, parts: Sequence[Buff
         when_done(request, packing, lambda packed: request.respond(200, headers, (packed,)))
 
 
-def attempt(request: HttpRequest, work: Callable[[], None], *, waits: bool = True) -> None:
+def attempt(
+    request: HttpRequest, work: Callable[[], None], *, waits: bool = True, fail: Fail = answer_error
+) -> None:
     """Run one step of a request and answer its errors. If the model is not loaded, load it and retry once."""
     try:
         try:
@@ -176,21 +184,23 @@ def attempt(request: HttpRequest, work: Callable[[], None], *, waits: bool = Tru
         except NotLoaded as exc:
             if not waits:
                 raise
-            when_loaded(request, exc, work)
+            when_loaded(request, exc, work, fail)
     except TpxError as exc:
-        answer_error(request, exc)
+        fail(request, exc)
     except Exception as exc:  # noqa: BLE001 (one request's boundary)
-        answer_failure(request, exc)
+        answer_failure(request, exc, fail)
 
 
-def when_loaded(request: HttpRequest, absent: NotLoaded, work: Callable[[], None]) -> None:
+def when_loaded(
+    request: HttpRequest, absent: NotLoaded, work: Callable[[], None], fail: Fail = answer_error
+) -> None:
     """Load a model, then attempt `work`. Raises Overloaded."""
 
     def again() -> None:
         request.on_gone = None
-        attempt(request, work, waits=False)
+        attempt(request, work, waits=False, fail=fail)
 
-    request.on_gone = absent.then(again, partial(answer_error, request))
+    request.on_gone = absent.then(again, partial(fail, request))
 
 
 def when_done(

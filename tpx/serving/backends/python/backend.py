@@ -4,6 +4,7 @@ import json
 import platform
 import socket
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,7 +158,10 @@ class PythonModel:
         # only validated: inputs are always in host memory
         GivenParameters.of_model(config).one_of("FORCE_CPU_ONLY_INPUT_TENSORS", {"yes": "", "no": ""})
 
-    def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonInstance:
+    def executor(
+        self, spec: InstanceSpec, config: ModelConfig, *, arguments: Mapping[str, str] | None = None
+    ) -> PythonInstance:
+        """Start an instance; `arguments` are added to those that `initialize` gets."""
         # on one core a spinning reader would starve the process it waits for
         given = GivenParameters.of_backend("python", self._files.settings)
         spin_us = given.whole("spin-microseconds", default=_SPIN_US if usable_processors() >= 2 else 0)
@@ -180,6 +184,7 @@ class PythonModel:
                     "model_repository": str(self._files.directory.parent),
                     "model_version": str(self._files.version),
                     "model_name": config.name,
+                    **(arguments or {}),
                 },
             },
         )

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tpx.errors import Cancelled, Code, ExecutionError, TpxError
+from tpx.errors import Cancelled, Code, ExecutionError, Overloaded, TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer, Tensor, as_array
 from tpx.serving.backends.python.worker import frames
@@ -162,6 +162,8 @@ class AnswerDecoder:
 
 
 def _make_error(message: str, number: int) -> TpxError:
+    if number == frames.OVERLOADED:
+        return Overloaded(message)
     code = CODES[number] if number < len(CODES) else Code.INTERNAL
     if code is Code.CANCELLED:
         return Cancelled(message)

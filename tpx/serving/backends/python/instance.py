@@ -400,7 +400,7 @@ class PythonInstance:
         if kind == frames.ANSWERS:
             self._handle_answers(body)
         elif kind == frames.RESPONSE:
-            self._handle_response(body)
+            self._handle_responses(body)
         elif kind == frames.INITIALIZED:
             assert self._initialized is not None
             self._initialized.set_result(json.loads(bytes(body)))
@@ -470,27 +470,38 @@ class PythonInstance:
             self.depth = self._depths.after(computed_ns - began_ns)
         batch.release()
 
-    def _handle_response(self, body: memoryview) -> None:
-        handle, flags = frames.RESPONSE_START.unpack_from(body)
+    def _handle_responses(self, body: memoryview) -> None:
+        """Handle the responses of a frame, which may be of several requests."""
+        at = 0
+        while at < len(body):
+            at = self._handle_response(body, at)
+
+    def _handle_response(self, body: memoryview, at: int) -> int:
+        """Handle one response; return the position of the next one."""
+        handle, flags = frames.RESPONSE_START.unpack_from(body, at)
         held = self._held.get(handle)
-        connection, at = self._connection, frames.RESPONSE_START.size
+        connection = self._connection
+        at += frames.RESPONSE_START.size
         assert connection is not None
         if held is None or held.over:
             # already answered with an error, or an empty row: acknowledge it, so that the model continues
-            size = 0 if flags & frames.EMPTY else self._answers.skip(body, at, connection)[0]
+            size = 0
+            if not flags & frames.EMPTY:
+                size, at = self._answers.skip(body, at, connection)
             credit = frames.CREDIT_BODY.pack(handle, size + frames.RESPONSE_BYTES)
             connection.send(frames.CREDIT, [credit])
             if flags & frames.FINAL:
                 self._held.pop(handle, None)
-            return
+            return at
         response = None
         if not flags & frames.EMPTY:
             held.request.head = held.head
-            response, _ = self._answers.take(held.request, body, at, connection)
+            response, at = self._answers.take(held.request, body, at, connection)
         final = bool(flags & frames.FINAL)
         held.responded(response, final=final)
         if final:
             del self._held[handle]
+        return at
 
 
 class _UnreadInput:

@@ -80,7 +80,9 @@ class Services:
             "metric": self._create_series,
             "increment": self._increment_series,
             "set": self._set_series,
-            "observe": lambda words: self._series[words["id"]][2].observe(words["value"]),
+            "observe": lambda words: self._series[words["id"]][2].observe(
+                words["value"], words.get("count", 1)
+            ),
             "value": lambda words: self._series[words["id"]][2].value,
         }
 

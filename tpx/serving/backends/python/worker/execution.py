@@ -50,7 +50,8 @@ class Execution:
         self._heads = frames.Heads()
         self._answer_heads: dict[Any, bytes] = {}
         self._live: set[int] = set()
-        self._cancelled: set[int] = set()
+        self.cancelled: set[int] = set()
+        """Handles of the requests that are known to be cancelled."""
         self._ahead: dict[int, int] = {}
         self._ahead_lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,7 +67,7 @@ class Execution:
     def cancel(self, handle: int) -> None:
         """Mark a request as cancelled."""
         if handle in self._live:
-            self._cancelled.add(handle)
+            self.cancelled.add(handle)
 
     def credit(self, handle: int, size: int) -> None:
         """Note that the client has received `size` bytes of a request's responses."""
@@ -125,7 +126,7 @@ class Execution:
             self.channel.send_entries(frames.ANSWERS, [frames.ANSWER.pack(*times, True)], _fail_all(str(exc)))
         for request in requests:
             if request._sender is None or request._sender._closed:
-                self._forget_request(request._handle)
+                self.forget(request._handle)
 
     def _is_kept(self, began_ns: int, computed_ns: int, *, more: bool) -> bool:
         self._short = self._short + 1 if computed_ns - began_ns < _SHORT_NS else 0
@@ -187,7 +188,7 @@ class Execution:
             return _NOTHING
         if request._sender is not None:
             request._sender._close()
-        self._forget_request(request._handle)
+        self.forget(request._handle)
         return _AGAIN
 
     def _encode_response(self, response: InferenceResponse) -> Entry:
@@ -255,7 +256,7 @@ class Execution:
     def is_cancelled(self, handle: int) -> bool:
         """Return whether a request was cancelled, after reading the frames that have arrived."""
         self.channel.look()
-        return handle in self._cancelled
+        return handle in self.cancelled
 
     def respond(self, handle: int, response: InferenceResponse | None, *, final: bool) -> None:
         """Send a response of a request; blocks while the client is far behind."""
@@ -273,24 +274,30 @@ class Execution:
                 own, _ = self._encode_response(InferenceResponse(error=TritonError(str(exc))))
                 self.channel.send(frames.RESPONSE, [start, *own])
         if final:
-            self._forget_request(handle)
+            self.forget(handle)
 
     def _await_credit(self, handle: int, size: int) -> None:
         ahead = self._ahead
         if ahead.get(handle, 0) > _AHEAD_BYTES:
-            self.channel.wait(lambda: ahead.get(handle, 0) <= _AHEAD_BYTES or handle in self._cancelled)
-        with self._ahead_lock:
-            ahead[handle] = ahead.get(handle, 0) + size
+            self.channel.wait(lambda: ahead.get(handle, 0) <= _AHEAD_BYTES or handle in self.cancelled)
+        self.run_ahead(handle, size)
 
     def abandoned(self, handle: int) -> None:
         """Handle a response sender that was dropped before its final flag."""
         with suppress(ServerGone):
             self.respond(handle, None, final=True)
-        self._forget_request(handle)
+        self.forget(handle)
 
-    def _forget_request(self, handle: int) -> None:
+    def run_ahead(self, handle: int, size: int) -> int:
+        """Charge a response; return the bytes of responses that the client has not received."""
+        with self._ahead_lock:
+            ahead = self._ahead[handle] = self._ahead.get(handle, 0) + size
+        return ahead
+
+    def forget(self, handle: int) -> None:
+        """Forget a request after its final response."""
         self._live.discard(handle)
-        self._cancelled.discard(handle)
+        self.cancelled.discard(handle)
         self._ahead.pop(handle, None)
 
 

@@ -36,7 +36,7 @@ ANSWER = struct.Struct("<IQQQIB")
 STATUS = struct.Struct("<BI")
 """Status of an entry, and the size of its head or of its error."""
 RESPONSE_START = struct.Struct("<QB")
-"""RESPONSE and REPLY: handle of the request or call, and flags."""
+"""REPLY and each response in a RESPONSE: handle of the request or call, and flags."""
 CREDIT_BODY = struct.Struct("<QQ")
 """CREDIT, TAKEN: handle of the request or call, and the number of delivered response bytes."""
 RESPONSE_BYTES = 1 << 10
@@ -47,6 +47,8 @@ NUMBER = struct.Struct("<Q")
 LOCATION = struct.Struct("<QQ")
 """Location of a tensor: offset in the sender's memory, and size in bytes."""
 
+OVERLOADED = 64
+"""Number of an error in addition to Triton's: a queue is full."""
 TENSORS, ERROR, NOTHING, AGAIN = range(4)
 """Status of an entry: tensors, an error, nothing (a sender responds), or rescheduled."""
 FINAL = 1

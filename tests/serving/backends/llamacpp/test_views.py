@@ -1,0 +1,145 @@
+"""Answers of the engine: chunks joined to a response, passed on, or as tensors."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tpx.serving.backends.llamacpp.views import (
+    LegacyLogprobs,
+    OpenAiStream,
+    OpenAiWhole,
+    TextView,
+    TokenCounts,
+)
+
+Fields = Sequence[tuple[str, bytes | int]]
+TIMINGS = {"prompt_n": 3, "cache_n": 2, "predicted_n": 4}
+
+
+def chunk(choice: dict[str, Any], **more: Any) -> bytes:
+    whole = {"index": 0, "finish_reason": None, **choice}
+    body = {"choices": [whole], "id": "i", "object": "chat.completion.chunk", **more}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def last(**more: Any) -> bytes:
+    return chunk({"finish_reason": "stop", "delta": {}, **more}, timings=TIMINGS)
+
+
+class Sent:
+    def __init__(self) -> None:
+        self.fields: list[Fields] = []
+
+    def __call__(self, fields: Fields) -> None:
+        self.fields.append(fields)
+
+    @property
+    def responses(self) -> list[Any]:
+        return [json.loads(value) for ((_, value),) in self.fields if isinstance(value, bytes)]
+
+
+def test_the_pieces_of_a_tool_call_are_joined_by_their_index() -> None:
+    sent = Sent()
+    view = OpenAiWhole(sent, 1, legacy_logprobs=-1)
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    view.take(chunk({"delta": {"role": "assistant", "content": None}}))
+    view.take(chunk({"delta": {"tool_calls": [call]}}))
+    view.take(chunk({"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}}))
+    view.take(last(finish_reason="tool_calls"))
+    view.end()
+    [response] = sent.responses
+    assert response["object"] == "chat.completion"
+    assert response["choices"] == [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "logprobs": None,
+            "message": {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            },
+        }
+    ]
+
+
+def test_several_choices_count_their_prompt_once() -> None:
+    sent = Sent()
+    view = OpenAiWhole(sent, 2, legacy_logprobs=-1)
+    for index in (1, 0):
+        view.take(chunk({"index": index, "delta": {"content": f"text {index}"}}))
+        view.take(last(index=index))
+    view.end()
+    [response] = sent.responses
+    assert [choice["message"]["content"] for choice in response["choices"]] == ["text 0", "text 1"]
+    assert response["usage"]["prompt_tokens"] == 5
+    assert response["usage"]["completion_tokens"] == 8
+    assert "timings" not in response
+
+
+def test_a_stream_passes_chunks_on_unread_and_ends_with_the_usage_that_was_asked_for() -> None:
+    sent = Sent()
+    view = OpenAiStream(sent, 1, include_usage=True, legacy_logprobs=-1)
+    piece = chunk({"delta": {"content": 'says "timings":{'}})  # quotes within a text are escaped
+    for data in (piece, last()):
+        view.take(data)
+    view.end()
+    assert sent.fields[0][0][1] is piece
+    assert "timings" not in sent.responses[1]
+    assert sent.responses[2]["choices"] == []
+    assert sent.responses[2]["usage"]["total_tokens"] == 9
+
+
+def test_log_probabilities_of_completions_have_their_older_form() -> None:
+    tokens = [{"token": "a", "logprob": -1.0, "top_logprobs": [{"token": "b", "logprob": -0.5}]}]
+    first: dict[str, Any] = {"index": 0, "text": "a", "logprobs": {"content": tokens}}
+    second: dict[str, Any] = {"index": 0, "text": "a", "logprobs": {"content": tokens}}
+    converted = LegacyLogprobs(1)
+    converted.convert(first)
+    converted.convert(second)
+    assert first["logprobs"] == {
+        "tokens": ["a"],
+        "token_logprobs": [-1.0],
+        "top_logprobs": [{"b": -0.5}],
+        "text_offset": [0],
+    }
+    assert second["logprobs"]["text_offset"] == [1]
+
+
+def text(piece: str, reason: str | None = None) -> bytes:
+    more = {"timings": TIMINGS} if reason else {}
+    return chunk({"text": piece, "finish_reason": reason, "logprobs": None}, **more)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tensors_are_those_of_triton_s_vllm_backend(stream: bool) -> None:
+    sent = Sent()
+    wanted = frozenset({"finish_reason", "num_input_tokens", "num_output_tokens"})
+    view = TextView(sent, b"" if stream else b"Q", stream=stream, wanted=wanted)
+    view.note_prompt(5)
+    for data in (text("a"), text("b"), text("", "length")):
+        view.take(data)
+    view.end()
+    rows = [dict(fields) for fields in sent.fields]
+    if stream:
+        assert [row["text_output"] for row in rows] == [b"a", b"b", b""]
+        assert [row["finish_reason"] for row in rows] == [b"None", b"None", b"length"]
+        assert [row["num_output_tokens"] for row in rows] == [1, 1, 0]
+        assert {row["num_input_tokens"] for row in rows} == {5}
+    else:
+        assert rows == [
+            {"text_output": b"Qab", "finish_reason": b"length", "num_input_tokens": 5, "num_output_tokens": 4}
+        ]
+
+
+def test_token_counts_have_openai_s_names() -> None:
+    counts = TokenCounts(1)
+    counts.add(TIMINGS)
+    assert counts.as_json() == {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    }

@@ -1,0 +1,95 @@
+"""Responses of many requests that share frames."""
+
+import socket
+import struct
+from typing import Any
+
+from tests.serving.backends.python.test_connection import tensor_memory
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.channel import Channel
+from tpx.serving.backends.python.worker.execution import Execution
+from tpx.serving.backends.python.worker.outbox import AHEAD_BYTES, Outbox
+from tpx.serving.backends.python.worker.services import Reports
+
+_ENTRY = frames.RESPONSE_START.size + frames.STATUS.size
+
+
+class Process:
+    """The model's side of a socket, and the frames that it sends."""
+
+    def __init__(self) -> None:
+        ours, self._theirs = socket.socketpair()
+        self._theirs.settimeout(10)
+        incoming, outgoing = tensor_memory()
+        self.channel = Channel(ours, incoming, outgoing, lambda kind, body: None)
+        self._ours = ours
+        self.execution = Execution(self.channel, "m", Reports(), decoupled=True)
+        self.outbox = Outbox(self.execution)
+
+    def frame(self) -> bytes:
+        """The body of the next frame, which has responses."""
+        size, kind = frames.HEADER.unpack(self._exactly(frames.HEADER.size))
+        assert kind == frames.RESPONSE
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._theirs.recv(size - len(data))
+            assert more
+            data += more
+        return data
+
+    def close(self) -> None:
+        self._theirs.close()
+        self._ours.close()
+
+
+def responses(body: bytes) -> list[tuple[int, int, list[bytes]]]:
+    """Handle, flags and the tensors of each response in a frame."""
+    found: list[Any] = []
+    at = 0
+    while at < len(body):
+        handle, flags = frames.RESPONSE_START.unpack_from(body, at)
+        at += frames.RESPONSE_START.size
+        tensors: list[bytes] = []
+        if not flags & frames.EMPTY:
+            status, size = frames.STATUS.unpack_from(body, at)
+            at += frames.STATUS.size
+            assert status == frames.TENSORS
+            count = len(frames.decode_head(body[at : at + size]).tensors)
+            buffers, at = frames.take_tensors(memoryview(body), at + size, count, None)  # type: ignore[arg-type]
+            tensors = [bytes(buffer) for buffer in buffers]
+        found.append((handle, flags, tensors))
+    return found
+
+
+def test_responses_that_are_ready_together_share_a_frame() -> None:
+    process = Process()
+    with process.channel._sending:  # as if an earlier frame were being sent
+        process.outbox.post(1, [("text", b"first")])
+
+        for handle in (2, 3, 4):
+            process.outbox.post(handle, [("text", b"ab"), ("count", handle)])
+        process.outbox.finish(2)
+    found: list[list[Any]] = []
+    while sum(map(len, found)) < 5:
+        found.append(responses(process.frame()))
+    process.close()
+    assert len(found) <= 2
+    together = [each for frame in found for each in frame]
+    assert together[0] == (1, 0, [struct.pack("<I", 5) + b"first"])
+    assert together[1:4] == [
+        (handle, 0, [struct.pack("<I", 2) + b"ab", struct.pack("<I", handle)]) for handle in (2, 3, 4)
+    ]
+    assert together[4] == (2, frames.FINAL | frames.EMPTY, [])
+
+
+def test_a_client_that_is_far_behind_is_reported_and_never_waited_for() -> None:
+    process = Process()
+    piece = b"x" * (AHEAD_BYTES // 4)
+    kept = [process.outbox.post(7, [("text", piece)]) for _ in range(5)]
+    assert kept == [True, True, True, False, False]
+    process.execution.credit(7, 5 * (len(piece) + 4 + frames.RESPONSE_BYTES))
+    assert process.outbox.post(7, [("text", b"y")])
+    process.close()

@@ -1,0 +1,74 @@
+"""llama.cpp's server as a library."""
+
+import contextlib
+import http.client
+import json
+import secrets
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, cast
+
+import xllamacpp
+
+from tpx.protocol.json_values import JsonObject
+
+Take = Callable[[bytes], bool]
+"""Takes a chunk; returns True to cancel the request."""
+
+
+class LlamaServer(Protocol):
+    """Methods of the server. Requests and answers are JSON; a call blocks until its request has ended."""
+
+    def handle_chat_completions(self, body: bytes, take: Take) -> None: ...
+    def handle_completions(self, body: bytes, take: Take) -> None: ...
+    def handle_embeddings(self, body: bytes) -> bytes: ...
+
+
+def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, bool]:
+    """Load the model; return the server, and whether its chat template supports tools.
+
+    llama.cpp's library listens for HTTP in any case: here on a Unix socket that is removed as soon as the
+    template was read, and requires a key that nobody knows.
+    """
+    params = xllamacpp.CommonParams()
+    params.model.path = settings["path"]
+    params.model_alias = {name}
+    params.n_ctx = settings["n_ctx"]
+    params.n_parallel = settings["n_parallel"]
+    params.kv_unified = False
+    params.n_batch = settings["n_batch"]
+    params.n_ubatch = min(512, settings["n_batch"])
+    for processors in (params.cpuparams, params.cpuparams_batch):
+        processors.n_threads = settings["threads"]
+        processors.poll = 0  # spinning threads collapse on busy cores
+    params.n_gpu_layers = settings["n_gpu_layers"]
+    params.cache_ram_mib = settings["cache_ram_mib"]
+    params.fit_params = False
+    params.embedding = settings["embeddings"]
+    if settings["pooling"]:
+        params.pooling_type = getattr(
+            xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{settings['pooling'].upper()}"
+        )
+    if settings["chat_template"]:
+        params.chat_template = settings["chat_template"]
+    params.verbosity = -1
+    params.ui = params.endpoint_slots = params.endpoint_metrics = False
+    params.n_threads_http = 1
+    key = secrets.token_hex(32)
+    params.api_keys = [key]
+    with tempfile.TemporaryDirectory(prefix="tpx-engine-") as directory:
+        path = str(Path(directory) / "http.sock")
+        params.hostnames = [path]
+        server = cast("LlamaServer", xllamacpp.Server(params))
+        return server, _supports_tools(path, key)
+
+
+def _supports_tools(path: str, key: str) -> bool:
+    connection = http.client.HTTPConnection("engine")
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection.sock:
+        connection.sock.connect(path)
+        connection.request("GET", "/props", headers={"Authorization": f"Bearer {key}"})
+        properties = json.loads(connection.getresponse().read())
+    return bool(properties.get("chat_template_caps", {}).get("supports_tools"))
