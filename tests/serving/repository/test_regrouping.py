@@ -208,9 +208,9 @@ def test_instances_that_take_turns_join_and_leave(tmp_path: Path) -> None:
                     await it.until(lambda seen=seen: len(answers) > seen + 20)  # type: ignore[misc]
                     await it.until(lambda count=count: len(threads()) == count)  # type: ignore[misc]
             assert it.repository.get("net") is before
-            assert len(limiter.turns) == 2
+            assert len(limiter.admissions) == 2
         await asyncio.sleep(0)
-        assert not limiter.turns
+        assert not limiter.admissions
 
     play(scene)
 

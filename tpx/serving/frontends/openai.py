@@ -21,11 +21,12 @@ from tpx.protocol.openai import Endpoint, OpenAiRequest, decode
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.backpressure import ResponseBackpressure
-from tpx.serving.dataplane import DataPlane, InferencePlane
+from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_verbs import Route, attempt, route
 from tpx.serving.frontends.openai_texts import ComposedTexts, single_tensor
 from tpx.serving.frontends.traced import trace_http
+from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.offload import LONG_BYTES
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.signature import Signature
