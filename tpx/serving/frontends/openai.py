@@ -178,8 +178,7 @@ class OpenAiInference:
         if self._forwarding is not None:
             decoded.parameters.update(self._forwarding.of_head(request.head))
         answer: _Answer = _OpenAiEvents(request, form) if asked.stream else _OpenAiSingle(request, form)
-        head = self._plane.bind(decoded)
-        infer = InferRequest(head, [tensor.data for tensor in decoded.inputs], _reply, answer)
+        infer = self._plane.bind(decoded).request(_reply, answer)
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
