@@ -11,7 +11,7 @@ Names are imported when they are used, so that `import tpx` costs next to nothin
 
 from importlib import import_module
 
-__version__ = "0.2.0"
+__version__ = "1.0.0"
 __all__ = [
     "AnalysisRun",
     "PerfRun",
