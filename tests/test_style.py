@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -85,10 +86,73 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the tests ask of a file; its syntax tree is a hundred times as large."""
+
+    any_uses: int
+    """Uses of the name `Any` in annotations and values; imports of it do not count."""
+    docstrings: list[str]
+    """All of them, those of attributes included."""
+    top_classes: list[str]
+    classes: list[str]
+    undocumented: list[str]
+    """Public names without a docstring, "" for the module itself."""
+    catch_alls: list[bool]
+    """For each handler of exceptions of any kind, whether it passes them on."""
+    calls: set[str]
+    """Functions that are called by their name, or by that of a module and theirs."""
+
+
 @cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+def facts() -> dict[Path, Facts]:
+    """The facts of all files, each parsed and walked once."""
+    return {path: read_facts(path) for path in FILES}
+
+
+def read_facts(path: Path) -> Facts:
+    """The facts of one file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = Facts(
+        any_uses=sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree)),
+        docstrings=[],
+        top_classes=[node.name for node in tree.body if isinstance(node, ast.ClassDef)],
+        classes=[],
+        undocumented=list(_find_undocumented(path, tree)),
+        catch_alls=[],
+        calls=set(),
+    )
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                found.docstrings.append(text)
+            case ast.ClassDef(name=name):
+                found.classes.append(name)
+            case ast.Call(func=ast.Name(id=name)):
+                found.calls.add(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=name)):
+                found.calls.add(f"{module}.{name}")
+            case ast.ExceptHandler() if _catches_all(node):
+                last = node.body[-1]
+                found.catch_alls.append(isinstance(last, ast.Raise) and last.exc is None)
+    return found
+
+
+def _find_undocumented(path: Path, tree: ast.Module) -> Iterator[str]:
+    if path.name != "__init__.py" and ast.get_docstring(tree) is None:
+        yield ""
+    for node in tree.body:
+        if (
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")
+            and ast.get_docstring(node) is None
+        ):
+            yield node.name
+
+
+def _catches_all(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds)
 
 
 def test_there_is_something_to_look_at() -> None:
@@ -107,26 +171,15 @@ def test_no_module_is_a_drawer_for_everything() -> None:
 
 
 def test_any_is_used_less_and_less() -> None:
-    """Count the name `Any` in annotations and values; imports of it do not count."""
-    count = sum(
-        isinstance(node, ast.Name) and node.id == "Any" for path in CODE for node in ast.walk(parsed(path))
-    )
+    count = sum(facts()[path].any_uses for path in CODE)
     assert count <= ANY_BUDGET, f"{count} uses of Any: give these values a type"
-
-
-def _docstrings(path: Path) -> Iterator[str]:
-    """Yield all docstrings of a file, those of attributes included."""
-    for node in ast.walk(parsed(path)):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str(text))):
-                yield text
 
 
 def test_docstrings_begin_with_a_verb_or_their_subject() -> None:
     openings = [
         f"{name_of(path)}: {text.split(maxsplit=5)[:5]}"
         for path in CODE
-        for text in _docstrings(path)
+        for text in facts()[path].docstrings
         if text.split()[0].rstrip(",.:") in VAGUE_OPENINGS
     ]
     assert openings == []
@@ -135,50 +188,25 @@ def test_docstrings_begin_with_a_verb_or_their_subject() -> None:
 def test_a_class_name_exists_once() -> None:
     places: dict[str, list[str]] = {}
     for path in CODE:
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and node.name not in TRITONS_CLASSES:
-                places.setdefault(node.name, []).append(name_of(path))
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+        for name in facts()[path].top_classes:
+            places.setdefault(name, []).append(name_of(path))
+    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in TRITONS_CLASSES}
+    assert twice == {}
 
 
 def test_no_class_hides_what_it_is_behind_a_word() -> None:
     vague = [
-        f"{name_of(path)}: {node.name}"
+        f"{name_of(path)}: {name}"
         for path in FILES
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.ClassDef) and VAGUE_CLASS.search(node.name)
+        for name in facts()[path].classes
+        if VAGUE_CLASS.search(name)
     ]
     assert vague == []
 
 
-def _public_and_undocumented(path: Path) -> Iterator[str]:
-    tree = parsed(path)
-    if path.name != "__init__.py" and ast.get_docstring(tree) is None:
-        yield name_of(path)
-    for node in tree.body:
-        if (
-            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            and not node.name.startswith("_")
-            and ast.get_docstring(node) is None
-        ):
-            yield f"{name_of(path)}: {node.name}"
-
-
 def test_every_module_and_everything_public_in_it_says_what_it_is() -> None:
-    assert [silent for path in CODE for silent in _public_and_undocumented(path)] == []
-
-
-def _catch_alls(path: Path) -> Iterator[ast.ExceptHandler]:
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.ExceptHandler):
-            kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
-            if any(kind is None or ast.unparse(kind) in ("Exception", "BaseException") for kind in kinds):
-                yield node
-
-
-def _passes_on(handler: ast.ExceptHandler) -> bool:
-    last = handler.body[-1]
-    return isinstance(last, ast.Raise) and last.exc is None
+    silent = [f"{name_of(path)}: {name}" for path in CODE for name in facts()[path].undocumented]
+    assert silent == []
 
 
 @pytest.mark.parametrize(
@@ -187,26 +215,16 @@ def _passes_on(handler: ast.ExceptHandler) -> bool:
 def test_exceptions_of_any_kind_are_caught_only_at_a_boundary(
     allowed: dict[str, int], passing_on: bool
 ) -> None:
-    counts: dict[str, int] = {}
-    for path in CODE:
-        for handler in _catch_alls(path):
-            if _passes_on(handler) is passing_on:
-                counts[name_of(path)] = counts.get(name_of(path), 0) + 1
-    assert counts == allowed
-
-
-def _calls(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(path)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+    counts = {name_of(path): facts()[path].catch_alls.count(passing_on) for path in CODE}
+    assert {name: count for name, count in counts.items() if count} == allowed
 
 
 def test_nobody_asks_the_wall_clock() -> None:
-    assert [name_of(path) for path in FILES if "time.time" in _calls(path)] == []
+    assert [name_of(path) for path in FILES if "time.time" in facts()[path].calls] == []
 
 
 def test_only_the_command_line_prints() -> None:
-    printing = [name_of(path) for path in CODE if "print" in _calls(path)]
+    printing = [name_of(path) for path in CODE if "print" in facts()[path].calls]
     assert [name for name in printing if not name.startswith("tpx/cli/")] == []
 
 
