@@ -31,23 +31,23 @@ def brute_measurements(seed: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("facts_are_fixed", [False, True])
-def test_brute_search_finds_the_best_configuration_of_a_hundred_servers(facts_are_fixed: bool) -> None:
+def test_brute_search_finds_the_best_configuration_of_forty_servers(facts_are_fixed: bool) -> None:
     asked = search_spec(FIXED) if facts_are_fixed else search_spec()
-    assert [explore("brute", asked, server_for(asked, seed=s)).quality for s in range(100)] == [1.0] * 100
+    assert [explore("brute", asked, server_for(asked, seed=s)).quality for s in range(40)] == [1.0] * 40
 
 
 @pytest.mark.slow
 def test_budgeted_search_comes_within_two_percent_with_half_of_brutes_measurements() -> None:
     asked = search_spec()
     good, shares = 0, []
-    for seed in range(100):
+    for seed in range(40):
         limit = brute_measurements(seed) // 2
         budgeted = search_spec(limits=Limits(max_measurements=limit, seed=seed))
         found = explore("budgeted", budgeted, server_for(asked, seed=seed, noise=NOISY))
         assert len(found.trials) <= limit
         good += found.quality >= 0.98
         shares.append(len(found.trials) / brute_measurements(seed))
-    assert good >= 95
+    assert good >= 38
     assert sum(shares) / len(shares) < 0.25
 
 

@@ -77,7 +77,7 @@ def _nobody_waits_beyond(
         free_at[free_at.index(first_free)] = begins + _service(service_ns)(departure.size)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.data(), st.integers(1, 3), st.sampled_from([1, 40, 300]))
 def test_a_dynamic_batcher_keeps_its_promises(data: st.DataObject, instances: int, service_ns: int) -> None:
     policy = data.draw(policies())
@@ -125,7 +125,7 @@ def triton_decision(policy: Policy, queue: Sequence[InferRequest], now_ns: int) 
     return 0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data(), policies(), st.integers(0, 1200))
 def test_a_dynamic_batcher_decides_as_triton_does(data: st.DataObject, policy: Policy, wait_ns: int) -> None:
     queue = data.draw(traces(policy.max_batch))

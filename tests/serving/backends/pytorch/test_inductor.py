@@ -1,14 +1,17 @@
 """AOTInductor packages: compiled here, for this machine."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.e2e.child import serve
 from tests.serving.backends.pytorch import zoo
 from tests.serving.backends.pytorch.opening import check, executors, run, tensors
 from tests.serving.backends.pytorch.test_module import WANTED
+from tests.serving.backends.pytorch.test_served import add, library_of
 from tpx.errors import ConfigError, ExecutionError, LoadError
 
 pytestmark = [
@@ -98,3 +101,25 @@ def test_a_damaged_package_is_refused(package: Path, tmp_path: Path) -> None:
             target.writestr(each, b"rubbish" if each.endswith(".so") else source.read(each))
     with pytest.raises(LoadError, match="failed to load model 'net'"):
         check(tmp_path, text("a", "b"))
+
+
+@pytest.mark.e2e
+def test_a_compiled_package_is_served_by_two_instances(package: Path, tmp_path: Path) -> None:
+    text = (
+        'platform: "torch_aoti" max_batch_size: 16 dynamic_batching { } '
+        "instance_group [{ kind: KIND_CPU count: 2 }] "
+        'parameters { key: "ENABLE_WEIGHT_SHARING" value { string_value: "true" } } '
+        + tensors("input", "ARGS[0] FP32 3", "KWARGS[scale] FP32 3")
+        + tensors("output", "RESULT[scaled] FP32 3")
+    )
+    shutil.copy(package / "model.pt2", add(tmp_path, "compiled", text) / "model.pt2")
+    with serve("--model-repository", tmp_path) as child:
+        child.wait_for("is ready|failed to load", 50)
+        child.ready()
+        for protocol in ("http", "grpc"):
+            x = np.arange(6, dtype=np.float32).reshape(2, 3)
+            answer = library_of(child, protocol).infer(
+                "compiled", None, **{"ARGS[0]": x, "KWARGS[scale]": x + 1}
+            )
+            assert np.allclose(answer.as_numpy("RESULT[scaled]"), x * (x + 1))
+        assert child.stop() == 0

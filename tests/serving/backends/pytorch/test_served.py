@@ -1,7 +1,6 @@
 """Every format served by `tpx serve` and asked with tritonclient, over both protocols; answers are
 eager's."""
 
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -200,27 +199,3 @@ def test_a_model_that_fails_harms_only_the_request_that_made_it_fail(library: Li
         answers, ["[[2.0, 2.0, 2.0]]", "an element is negative", "[[6."] * 8, strict=True
     ):
         assert wanted in answer
-
-
-@pytest.mark.slow  # compiling the package takes half a minute
-@pytest.mark.timeout(300)
-@pytest.mark.filterwarnings("ignore")
-def test_a_compiled_package_is_served_by_two_instances(package: Path, tmp_path: Path) -> None:
-    text = (
-        'platform: "torch_aoti" max_batch_size: 16 dynamic_batching { } '
-        "instance_group [{ kind: KIND_CPU count: 2 }] "
-        'parameters { key: "ENABLE_WEIGHT_SHARING" value { string_value: "true" } } '
-        + tensors("input", "ARGS[0] FP32 3", "KWARGS[scale] FP32 3")
-        + tensors("output", "RESULT[scaled] FP32 3")
-    )
-    shutil.copy(package / "model.pt2", add(tmp_path, "compiled", text) / "model.pt2")
-    with serve("--model-repository", tmp_path) as child:
-        child.wait_for("is ready|failed to load", 50)
-        child.ready()
-        for protocol in ("http", "grpc"):
-            x = np.arange(6, dtype=np.float32).reshape(2, 3)
-            answer = library_of(child, protocol).infer(
-                "compiled", None, **{"ARGS[0]": x, "KWARGS[scale]": x + 1}
-            )
-            assert np.allclose(answer.as_numpy("RESULT[scaled]"), x * (x + 1))
-        assert child.stop() == 0
