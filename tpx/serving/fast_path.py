@@ -1,6 +1,6 @@
 """Fast path for requests that the event loop can compute immediately.
 
-A model with kept bindings that is idle needs no request, batch or response objects: tensors are copied
+A model with cached bindings that is idle needs no request, batch or response objects: tensors are copied
 from the read buffer into the bound memory, and outputs from there to their destination. If the model
 batches, requests are gathered until the event loop has read all that arrived together. In all other cases
 requests take the regular path through scheduler and dispatcher.
@@ -14,7 +14,7 @@ from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.inference_plane import split_outputs
-from tpx.serving.instances.kept import BoundRows, KeptBindings
+from tpx.serving.instances.bindings import BindingCache, BoundRows
 from tpx.serving.polling import BusyPolling
 from tpx.serving.request import RequestHead
 from tpx.serving.statistics import ModelStatistics
@@ -46,10 +46,10 @@ class _Stamps:
 
 
 class BoundPath:
-    """Implements FastPath on the kept bindings of a model's only instance."""
+    """Implements FastPath on the cached bindings of a model's only instance."""
 
     __slots__ = (
-        "_came_ns", "_cuts", "_dispatcher", "_head", "_kept", "_memory", "_most", "_polling",
+        "_arrived_ns", "_bindings", "_cuts", "_dispatcher", "_head", "_memory", "_most", "_polling",
         "_replies", "_shapes", "_stamps", "_statistics", "_tensors", "gathers",
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ class BoundPath:
         head: RequestHead,
         dispatcher: Dispatcher,
         statistics: ModelStatistics,
-        kept: KeptBindings,
+        bindings: BindingCache,
         polling: BusyPolling,
         most: int,
     ) -> None:
@@ -70,11 +70,11 @@ class BoundPath:
         """Shapes of a request's outputs; bindings with other ones are not used."""
         self._tensors: list[Buffer] = []
         self._replies: list[Reply] = []
-        self._came_ns = 0
+        self._arrived_ns = 0
         """When the first of the gathered requests came."""
         self._dispatcher = dispatcher
         self._statistics = statistics
-        self._kept = kept
+        self._bindings = bindings
         self._polling = polling
         self._memory: dict[int, _Memory] = {}
         """Bound memory by number of requests."""
@@ -110,17 +110,17 @@ class BoundPath:
         self._polling.computed(started_ns, ended_ns)
         return outputs
 
-    def compute(self, tensors: Sequence[Buffer], came_ns: int, turn: Turn, answer: Answer) -> int:
+    def compute(self, tensors: Sequence[Buffer], arrived_ns: int, turn: Turn, answer: Answer) -> int:
         total, most = len(tensors), self._most
         done = 0
         if total >= most:
-            done = self._compute_batches(tensors, 0, most, came_ns, turn, answer)
+            done = self._compute_batches(tensors, 0, most, arrived_ns, turn, answer)
         if total - done < most:
-            done += self._compute_batches(tensors, done, total - done, came_ns, turn, answer)
+            done += self._compute_batches(tensors, done, total - done, arrived_ns, turn, answer)
         return done
 
     def _compute_batches(
-        self, tensors: Sequence[Buffer], first: int, count: int, came_ns: int, turn: Turn, answer: Answer
+        self, tensors: Sequence[Buffer], first: int, count: int, arrived_ns: int, turn: Turn, answer: Answer
     ) -> int:
         """Compute batches of `count` requests, from `first` on; return the number of requests computed."""
         memory = self._memory.get(count)
@@ -147,7 +147,7 @@ class BoundPath:
             answer(outputs, at, count, computed_ns)
             ended_ns = _clock()
             executions += 1
-            waited_ns += started_ns - came_ns
+            waited_ns += started_ns - arrived_ns
             input_ns += gathered_ns - started_ns
             infer_ns += computed_ns - gathered_ns
             output_ns += ended_ns - computed_ns
@@ -156,7 +156,7 @@ class BoundPath:
         if executions:
             phases_ns = waited_ns, input_ns, infer_ns, output_ns
             self._statistics.computed(executions, count, head.batch_size, phases_ns, ended_ns)
-            self._polling.computed(came_ns, ended_ns, executions * count)
+            self._polling.computed(arrived_ns, ended_ns, executions * count)
         return executions * count
 
     def _cut(self, tensors: Sequence[Buffer]) -> Sequence[Buffer]:
@@ -169,7 +169,7 @@ class BoundPath:
         if dispatcher.gathering is not self:
             if not dispatcher.gather(self, self._head.row_size):
                 return False
-            self._came_ns = _clock()
+            self._arrived_ns = _clock()
         self._tensors.append(tensors)
         self._replies.append(reply)
         return True
@@ -187,7 +187,7 @@ class BoundPath:
                 replies[done - 1](each)
 
         try:
-            self.compute(tensors, self._came_ns, turn, answer)
+            self.compute(tensors, self._arrived_ns, turn, answer)
         finally:
             if done < len(replies) and not (
                 turn.is_over(_clock()) and self._gather_again(tensors[done:], replies[done:])
@@ -219,7 +219,7 @@ class BoundPath:
         """Find the memory that the model has bound for so many requests."""
         self._memory.pop(count, None)
         head = self._head
-        bound = self._kept.known(head, count * head.batch_size)
+        bound = self._bindings.known(head, count * head.batch_size)
         if bound is None or not bound.alive:
             return None
         try:

@@ -2,7 +2,7 @@
 
 Operations on one model run one after another, those on different models concurrently. Everything here
 runs on the event loop; blocking work runs in load threads (`loads.py`) and retirement threads
-(`memory.py`). In lazy mode a request for a model that is not loaded starts its load and waits for it.
+(`retirement.py`). In lazy mode a request for a model that is not loaded starts its load and waits for it.
 """
 
 import asyncio
@@ -19,13 +19,15 @@ from tpx.options import nearest
 from tpx.protocol.v2 import LoadParameter
 from tpx.serving.custom_metrics import CustomMetrics
 from tpx.serving.deferred import NotLoaded, Tasks
+from tpx.serving.heap import tree_resident_bytes
 from tpx.serving.model_id import ModelId, check_name
 from tpx.serving.repository import discovery
 from tpx.serving.repository.ensembles import Ensembles, plan_cascade
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
-from tpx.serving.repository.memory import ModelMemory, Permits, Retirement, resident_bytes
+from tpx.serving.repository.memory import ModelMemory, Permits
+from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.table import AmbiguousName, ModelRepository
 
 log = logging.getLogger(__name__)
@@ -145,7 +147,7 @@ class Coordinator:
         places: Sequence[Repository],
         *,
         settle_s: float = 0.25,
-        resident: Callable[[], int] = resident_bytes,
+        resident: Callable[[], int] = tree_resident_bytes,
     ) -> None:
         """Control the models in `places`. A changed model must stay unchanged for `settle_s` seconds before
         it is loaded: it may still be being written. `resident` returns the memory that the process holds.
@@ -206,7 +208,7 @@ class Coordinator:
                 meant = nearest(model.name, [each.name for each in found])
                 fault = f"{absent(model)}: no repository has it{meant}"
                 log.error("%s", fault)
-                self.repository.fault(model, fault, passed_over=True)
+                self.repository.fault(model, fault, skipped=True)
         self._requested.update(models)
         present = [model for model in models if model in found]
         for warning in await asyncio.to_thread(
@@ -345,7 +347,7 @@ class Coordinator:
     def ask_for(self, name: str) -> None:
         """Raise NotLoaded if a request for this model would load it, or the error of its last load."""
         if self._options.model_control_mode != "lazy" or any(
-            map(self.repository.recipes, self.repository.all_named(name))
+            map(self.repository.fingerprints, self.repository.all_named(name))
         ):
             return
         if not self.loads.stopping.is_set():
