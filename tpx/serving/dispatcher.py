@@ -260,26 +260,21 @@ class Dispatcher:
         """
         queue, inline = self._shared, self._inline
         row_size = request.head.row_size
-        short = row_size <= inline.row_size
         # too large to count as short, it may be computed nevertheless: alone it delays no other request
-        if not short and row_size > inline.lone_row_size:
+        if row_size > inline.row_size and row_size > inline.lone_row_size:
             return False
+        # an instance computes in the same bound memory, and requests that came before must not be overtaken
         if queue.held or self._dispatching or self._dispatch_scheduled:
             return False
         compute = queue.instances[0].compute if queue.instances else None
         if compute is None or request.cancelled:
             return False
-        batch = Batch((request,))
+        # replies may submit more requests: these wait in the scheduler instead of nesting ever deeper here
         self._dispatching = True
         try:
-            compute(batch)
-            cost_ns = batch.ended_ns - batch.started_ns
-            if cost_ns >= inline.usual_ns or not short:
-                inline.measured_here(cost_ns, row_size)
-            queue.answered(batch)
+            self._compute_here(queue, compute, Batch((request,)), row_size)
         finally:
             self._dispatching = False
-        # replies may have submitted more requests
         if len(self._scheduler):
             self._dispatch()
         return True
@@ -351,6 +346,7 @@ class Dispatcher:
     def computed_here(self, cost_ns: int, row_size: int) -> bool:
         """Record the cost of such a batch. Return True if the next one may bypass the scheduler too."""
         inline = self._inline
+        # a lone request of another model must see that it has company
         self._arrivals.count += 1
         if cost_ns >= inline.usual_ns:
             inline.measured_here(cost_ns, row_size)
@@ -411,7 +407,7 @@ class Dispatcher:
                 if turn.is_over(now_ns):
                     self._dispatch_soon()
                     return
-        # without work, a turn that it has or waits for would hold up other models
+        # without work, an admission that it has or waits for would hold up other models
         if queue is not self._shared and not queue.held:
             queue.admission.withdraw()
 
@@ -442,16 +438,24 @@ class Dispatcher:
         lone = len(batch.requests) == 1 and not len(self._scheduler)
         here = row_size <= inline.row_size or (lone and row_size <= inline.lone_row_size)
         if here and not held and compute is not None:
-            compute(batch)
-            inline.measured_here(batch.ended_ns - batch.started_ns, row_size)
-            if queue is not self._shared:
-                self._finished(queue, batch)
-            queue.answered(batch)
+            self._compute_here(queue, compute, batch, row_size)
         else:
             if not held:
                 inline.handed_over()
             queue.submit(batch)
         return True
+
+    def _compute_here(
+        self, queue: InstanceQueue, compute: Callable[[Batch], None], batch: Batch, row_size: int
+    ) -> None:
+        """Compute a batch on the event loop, while its instances hold none, and answer it."""
+        compute(batch)
+        cost_ns, inline = batch.ended_ns - batch.started_ns, self._inline
+        if cost_ns >= inline.usual_ns or row_size > inline.row_size:
+            inline.measured_here(cost_ns, row_size)
+        if queue is not self._shared:
+            self._finished(queue, batch)
+        queue.answered(batch)
 
     def _prefetch(self, queue: InstanceQueue) -> None:
         """Hand over batches in advance, so that no instance waits for the loop; not with a rate limiter."""

@@ -186,12 +186,14 @@ class Peer:
     def _find_fast_template(self, fields: Fields) -> _RequestTemplate | None:
         """Return the template of a request that can take the fast path, otherwise None."""
         _, kind, flags, _, template, generation, meta_size, size, place = fields
+        # flags mean a trace, a stream or a new template; with metadata or in a block, a frame is not plain
         if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
             return None
         known = self._requests[template]
         if known is None or known.fast_path is None or known.head is None or known.head.total_size != size:
             return None
         plane = self._plane
+        # a frontend that does not know of changed models needs a response that describes its outputs
         if not known.generation == plane.generation == generation or plane.stopping:
             return None
         return known
