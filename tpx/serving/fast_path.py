@@ -36,21 +36,12 @@ class _Memory(NamedTuple):
     outputs: list[memoryview]
 
 
-class _Stamps:
-    """Implements PhaseStamps."""
-
-    __slots__ = ("computed_ns", "gathered_ns")
-
-    def __init__(self) -> None:
-        self.gathered_ns = self.computed_ns = 0
-
-
 class BoundPath:
-    """Implements FastPath on the cached bindings of a model's only instance."""
+    """Implements FastPath on the cached bindings of a model's only instance, and PhaseStamps."""
 
     __slots__ = (
         "_arrived_ns", "_bindings", "_cuts", "_dispatcher", "_head", "_memory", "_most", "_polling",
-        "_replies", "_shapes", "_stamps", "_statistics", "_tensors", "gathers",
+        "_replies", "_shapes", "_statistics", "_tensors", "computed_ns", "gathered_ns", "gathers",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +69,7 @@ class BoundPath:
         self._polling = polling
         self._memory: dict[int, _Memory] = {}
         """Bound memory by number of requests."""
-        self._stamps = _Stamps()
+        self.gathered_ns = self.computed_ns = 0
         self._cuts: list[slice] = []
         """Place of each input in a request's tensors, if there are several."""
         if len(head.inputs) > 1:
@@ -91,19 +82,19 @@ class BoundPath:
         memory = self._memory.get(1)
         if memory is None or not memory.bound.alive:
             memory = self._find(1)
-        head, dispatcher, stamps = self._head, self._dispatcher, self._stamps
+        head, dispatcher = self._head, self._dispatcher
         if memory is None or head.model.retired or not dispatcher.idle(head.row_size):
             return None
         bound, wanted = memory
         started_ns = _clock()
         try:
-            bound.compute(self._cut((tensors,)) if self._cuts else (tensors,), stamps)
+            bound.compute(self._cut((tensors,)) if self._cuts else (tensors,), self)
         except (ExecutionError, ValueError):
             bound.alive = False  # the regular path reports the error, if it persists
             return None
         outputs = [bytes(data) for data in wanted]
         ended_ns = _clock()
-        gathered_ns, computed_ns = stamps.gathered_ns, stamps.computed_ns
+        gathered_ns, computed_ns = self.gathered_ns, self.computed_ns
         phases_ns = 0, gathered_ns - started_ns, computed_ns - gathered_ns, ended_ns - computed_ns
         self._statistics.computed(1, 1, head.batch_size, phases_ns, ended_ns)
         dispatcher.computed_here(computed_ns - started_ns, head.row_size)
@@ -126,7 +117,7 @@ class BoundPath:
         memory = self._memory.get(count)
         if memory is None or not memory.bound.alive:
             memory = self._find(count)
-        head, dispatcher, stamps = self._head, self._dispatcher, self._stamps
+        head, dispatcher = self._head, self._dispatcher
         if not count or memory is None or head.model.retired or not dispatcher.idle(head.row_size):
             return 0
         (bound, outputs), cuts, row_size = memory, self._cuts, head.row_size
@@ -139,11 +130,11 @@ class BoundPath:
                     inputs = self._cut(tensors[at : at + count])
                 else:
                     inputs = (tensors[at] if count == 1 else b"".join(tensors[at : at + count]),)
-                bound.compute(inputs, stamps)
+                bound.compute(inputs, self)
             except (ExecutionError, ValueError):
                 bound.alive = False
                 break
-            gathered_ns, computed_ns = stamps.gathered_ns, stamps.computed_ns
+            gathered_ns, computed_ns = self.gathered_ns, self.computed_ns
             answer(outputs, at, count, computed_ns)
             ended_ns = _clock()
             executions += 1

@@ -35,7 +35,7 @@ def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> Non
         retirement = Retirement(tasks, lambda _: None)
         ended = [Slow() for _ in range(4)]
         slow: list[Any] = [Loaded(served=one, fingerprint=None, ownership=None) for one in ended]  # type: ignore[arg-type]
-        retirement.discard(slow)
+        retirement.close_unused(slow)
         await asyncio.sleep(0)
         assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
         assert len(tasks) == 4

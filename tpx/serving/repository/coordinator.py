@@ -237,7 +237,7 @@ class Coordinator:
         await self.tasks.finish()
         for model in {model for model, _ in self.repository.index()}:
             self._ensembles.forget(model)
-            self.retirement.retire(self.repository.unload(model))
+            self.retirement.drain(self.repository.unload(model))
         await self.tasks.finish()
         self.retirement.shutdown()
 
@@ -255,10 +255,10 @@ class Coordinator:
         override: discovery.Override | None,
         caller: ModelId | None = None,
         *,
-        until_dismissed: bool = True,
+        until_removed: bool = True,
     ) -> None:
         """Load a model, or reload it if its files changed. Return when it serves and, if
-        `until_dismissed`, its replaced instances have ended. `caller` is a model that is itself being
+        `until_removed`, its replaced instances have ended. `caller` is a model that is itself being
         loaded.
 
         Raises NotReady, and InvalidRequest with the reason for a failed load.
@@ -277,8 +277,8 @@ class Coordinator:
                 with self.loads.called_by(caller, model):
                     await self.loads.load(model, partial(discover, model, override), group)
                 self._requested.add(model)
-                if until_dismissed:
-                    await self.retirement.until_dismissed(model)
+                if until_removed:
+                    await self.retirement.until_removed(model)
             except InvalidRequest as exc:
                 faults.append(exc)
         if len(faults) == 1:
@@ -321,7 +321,7 @@ class Coordinator:
         ended = self.repository.displace(model, duplicate) if duplicate else self.repository.unload(model)
         self._requested.discard(model)
         self._ensembles.forget(model)
-        self.retirement.retire(ended)
+        self.retirement.drain(ended)
         self._ensembles.settle([model])
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
@@ -434,7 +434,7 @@ class ModelHost:
         async with self._coordinator.loads.one_more():
             # do not wait for replaced instances to end: one of them may be computing the calling request
             await self._coordinator.load(
-                name, override, self._caller if self.loading else None, until_dismissed=False
+                name, override, self._caller if self.loading else None, until_removed=False
             )
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:

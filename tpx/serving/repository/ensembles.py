@@ -184,7 +184,7 @@ class Ensembles:
             except LoadError as exc:
                 reason = reason_of(exc)
                 log.error("'%s' is not available: %s", model, reason)
-                self._retirement.retire(self._repository.suspend(model, reason))
+                self._retirement.drain(self._repository.suspend(model, reason))
                 continue
             new, serving = {}, self._repository.record(model).loaded
             for ensemble in composed:
@@ -195,7 +195,7 @@ class Ensembles:
                 else:
                     new[version] = Loaded(served=ensemble, fingerprint=wanted.fingerprints[version])
             if new:
-                self._retirement.retire(self._repository.restore(model, new))
+                self._retirement.drain(self._repository.restore(model, new))
                 log.info("successfully loaded '%s'", model)
 
     def _resolve(self, model: ModelId, version: str) -> Served:

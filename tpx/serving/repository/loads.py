@@ -288,12 +288,12 @@ class Loads:
         ready = {v: regroup for v, regroup in regroups.items() if not isinstance(regroup, BaseException)}
         # all or nothing: the old versions keep serving
         if failures:
-            self.retirement.discard(loaded.values(), ready.values())
+            self.retirement.close_unused(loaded.values(), ready.values())
             raise self._record_failure(wanted, failures, aside=loaded)
         self.retirement.freeze_imports()
-        self.retirement.retire(table.succeed(model, plan, loaded, wanted.stamps))
+        self.retirement.drain(table.succeed(model, plan, loaded, wanted.stamps))
         for version, regroup in ready.items():
-            self.retirement.dismiss(regroup.model, regroup.do())
+            self.retirement.close_removed(regroup.model, regroup.do())
             table.remake(model, version, wanted.fingerprints[version])
         kept = table.record(model).loaded
         for version in kept.keys() & plan.keep:

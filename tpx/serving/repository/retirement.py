@@ -36,7 +36,7 @@ class Retirement:
         """Versions that get no new requests but have some in flight."""
         self._owned: set[Ownership] = set()
         self._ending: dict[ModelId, set[asyncio.Task[None]]] = {}
-        """Closing tasks of dismissed instances, by model, that no load has waited for yet."""
+        """Closing tasks of removed instances, by model, that no load has waited for yet."""
         # not the loop's default executor: requests need it, and Python models may take 30 s to end
         self._pool = ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="retirement")
         self._reclaiming = False
@@ -48,35 +48,35 @@ class Retirement:
         """Stop the threads. Nothing can be closed afterwards."""
         self._pool.shutdown(wait=False)
 
-    def retire(self, ended: Iterable[Loaded]) -> None:
+    def drain(self, ended: Iterable[Loaded]) -> None:
         """Close versions that get no new requests, each after its last response."""
         for loaded in ended:
             self.draining.append(loaded.served)
-            self._tasks.start(self._drain(loaded))
+            self._tasks.start(self._drain_version(loaded))
 
-    def discard(self, loaded: Iterable[Loaded], regroups: Iterable[Regroup] = ()) -> None:
+    def close_unused(self, loaded: Iterable[Loaded], regroups: Iterable[Regroup] = ()) -> None:
         """Close versions and instances that never served."""
         for one in loaded:
             self._tasks.start(self._close(one))
         for regroup in regroups:
             self._tasks.start(self._run_in_thread(regroup.drop))
 
-    def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
+    def close_removed(self, model: ServedModel, instances: Iterable[Instance]) -> None:
         """Close instances of a model that keeps serving, each after its current work, sequences included."""
         for instance in instances:
-            task = self._tasks.start(self._dismiss(model, instance))
+            task = self._tasks.start(self._close_removed(model, instance))
             if not model.config.HasField("sequence_batching"):  # a sequence may never end
                 ending = self._ending.setdefault(model.model_id, set())
                 ending.add(task)
                 task.add_done_callback(ending.discard)
 
-    async def until_dismissed(self, model: ModelId) -> None:
-        """Wait until the dismissed instances of a model are closed, except those of sequence models."""
+    async def until_removed(self, model: ModelId) -> None:
+        """Wait until the removed instances of a model are closed, except those of sequence models."""
         ending = self._ending.pop(model, None)
         if ending:
             await asyncio.wait(ending)
 
-    async def _dismiss(self, model: ServedModel, instance: Instance) -> None:
+    async def _close_removed(self, model: ServedModel, instance: Instance) -> None:
         while not instance.left:
             if self.last and not model.in_flight:
                 model.give_up_sequences()
@@ -109,7 +109,7 @@ class Retirement:
             if not ownership.empty:
                 await self._run_in_thread(ownership.end)
 
-    async def _drain(self, loaded: Loaded) -> None:
+    async def _drain_version(self, loaded: Loaded) -> None:
         served, ownership = loaded.served, loaded.ownership
         if ownership is not None and ownership.agents:
             await self._run_in_thread(ownership.unload)
