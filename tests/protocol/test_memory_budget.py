@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.waiting import until
 from tpx.errors import Cancelled, Overloaded
 from tpx.protocol.memory_budget import Account, MemoryBudget
 
@@ -223,5 +225,49 @@ def test_a_connection_that_is_gone_holds_nothing_and_waits_for_nothing(held: int
         holder.account.close()
         await asyncio.sleep(0)
         assert (outcome, budget.held) == ([], 0)
+
+    on_loop(scene)
+
+
+def test_an_answer_drops_no_more_unread_ones_than_it_needs_the_room_of() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(100 * MB)
+        small, large = (FakeConnection(budget, answers=size * MB) for size in (40, 59))
+        assert budget.admit_answer(26 * MB)
+        assert (small.dropped, large.dropped) == ([], [])
+        assert budget.admit_answer(60 * MB)
+        assert (small.dropped, large.dropped) == ([], ["answers"]), "40 MB fit beside it"
+
+    on_loop(scene)
+
+
+def test_memory_that_a_thread_frees_lets_a_waiting_request_go_on() -> None:
+    async def scene() -> None:
+        budget = MemoryBudget(10 * MB)
+        arrays = [np.zeros(8 * MB, np.uint8)]
+        budget.hold_until_freed(arrays[0])
+        outcome = wait(budget, FakeConnection(budget), 4 * MB)
+        await asyncio.to_thread(arrays.clear)
+        await until(lambda: bool(outcome))
+        assert (outcome, budget.held) == (["goes on"], 0)
+
+    on_loop(scene)
+
+
+@pytest.mark.parametrize("check", ["room", "answer"])
+def test_freed_memory_counts_at_once(check: str) -> None:
+    """What asks for room does not wait for the event loop to hear of it."""
+
+    async def scene() -> None:
+        budget = MemoryBudget(10 * MB)
+        array = np.zeros(16 * MB, np.uint8)
+        budget.hold_until_freed(array)
+        holder = FakeConnection(budget, answers=1 * MB)
+        del array
+        if check == "room":
+            assert budget.has_room(9 * MB)
+        else:
+            assert budget.admit_answer(9 * MB)
+        assert not holder.dropped
 
     on_loop(scene)

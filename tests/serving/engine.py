@@ -104,7 +104,7 @@ async def serving(
     )
     names = [f"{name}_{index}" for index in range(instances)]
     specs = [InstanceSpec(name=each, kind="KIND_CPU", needs=needs or Needs()) for each in names]
-    model.join(model.prepare(specs, config, Completions(loop)))
+    model.add_instances(model.prepare(specs, config, Completions(loop)))
     client = Client(model)
     try:
         yield client

@@ -43,7 +43,7 @@ class Bench:
         self.queue = dispatcher.queue_for(Needs())
         self.instances = [FakeInstance(), FakeInstance()]
         for instance in self.instances:
-            dispatcher.join(self.queue, instance)
+            dispatcher.add_instance(self.queue, instance)
 
     def put(self, count: int) -> list[Batch]:
         batches = [Batch([request_of()]) for _ in range(count)]

@@ -30,7 +30,7 @@ _PURGE_S = 0.05
 
 
 class GatheredRequests(Protocol):
-    """Requests that bypass the scheduler, gathered until the next look."""
+    """Requests that bypass the scheduler, gathered until the next dispatch."""
 
     def compute_gathered(self) -> None: ...
     def give_up_gathered(self) -> None:
@@ -140,8 +140,8 @@ class Dispatcher:
         self._closing: list[tuple[InstanceQueue, Instance]] = []
         """Instances that leave once their last sequence has ended."""
         self.gathering: GatheredRequests | None = None
-        self._look_scheduled = False
-        self._looking = False
+        self._dispatch_scheduled = False
+        self._dispatching = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._purging: asyncio.TimerHandle | None = None
@@ -150,7 +150,7 @@ class Dispatcher:
 
     def queue_for(self, needs: Needs) -> InstanceQueue:
         """Return the queue for one more instance. May be called from any thread."""
-        admission = self._limiter.admission(needs, self._look_soon)
+        admission = self._limiter.admission(needs, self._dispatch_soon)
         if self._affinity is NO_AFFINITY and not admission.limited:
             return self._shared
         return self._new_queue(admission)
@@ -158,7 +158,7 @@ class Dispatcher:
     def _new_queue(self, admission: Admission) -> InstanceQueue:
         return InstanceQueue(next(self._numbers), admission, self, self._answers)
 
-    def join(self, queue: InstanceQueue, instance: Instance) -> None:
+    def add_instance(self, queue: InstanceQueue, instance: Instance) -> None:
         """Add an instance. Call on the event loop once there are requests; before that, from any thread."""
         if queue not in self._queues:
             self._queues.append(queue)
@@ -169,9 +169,9 @@ class Dispatcher:
             self._loop.call_soon_threadsafe(queue.admission.enter)
         queue.instances.append(instance)
         instance.begin(queue)
-        self._loop.call_soon_threadsafe(self._look_soon)
+        self._loop.call_soon_threadsafe(self._dispatch_soon)
 
-    def part(self, instance: Instance) -> None:
+    def remove_instance(self, instance: Instance) -> None:
         """Remove an instance after the batches it holds and its last sequence. The caller then closes it."""
         queue = next(queue for queue in self._queues if instance in queue.instances)
         self._closing.append((queue, instance))
@@ -204,7 +204,7 @@ class Dispatcher:
         """Close the instances after the batches they hold; nothing may be in flight. May be called from
         any thread.
 
-        Instances removed by `part` are closed by its caller.
+        Instances removed by `remove_instance` are closed by its caller.
         """
         self.end_closing()
         instances = self.instances
@@ -248,40 +248,35 @@ class Dispatcher:
             return
         scheduler.add(request)
         if not scheduler.waits:
-            self._look()
-        elif not self._look_scheduled:
+            self._dispatch()
+        elif not self._dispatch_scheduled:
             # dispatch after reading all requests that arrived together, so that they can share a batch
-            self._look_scheduled = True
-            self._loop.call_soon(self._look)
+            self._dispatch_scheduled = True
+            self._loop.call_soon(self._dispatch)
 
     def _computed_at_once(self, request: InferRequest) -> bool:
         """Compute a request on the event loop if the model is idle and the request short: a fast form
-        of `_look`. Return False if it must be scheduled.
+        of `_dispatch`. Return False if it must be scheduled.
         """
         queue, inline = self._shared, self._inline
         row_size = request.head.row_size
-        short = row_size <= inline.row_size
         # too large to count as short, it may be computed nevertheless: alone it delays no other request
-        if not short and row_size > inline.lone_row_size:
+        if row_size > inline.row_size and row_size > inline.lone_row_size:
             return False
-        if queue.held or self._looking or self._look_scheduled:
+        # an instance computes in the same bound memory, and requests that came before must not be overtaken
+        if queue.held or self._dispatching or self._dispatch_scheduled:
             return False
         compute = queue.instances[0].compute if queue.instances else None
         if compute is None or request.cancelled:
             return False
-        batch = Batch((request,))
-        self._looking = True
+        # replies may submit more requests: these wait in the scheduler instead of nesting ever deeper here
+        self._dispatching = True
         try:
-            compute(batch)
-            cost_ns = batch.ended_ns - batch.started_ns
-            if cost_ns >= inline.usual_ns or not short:
-                inline.measured_here(cost_ns, row_size)
-            queue.answered(batch)
+            self._compute_here(queue, compute, Batch((request,)), row_size)
         finally:
-            self._looking = False
-        # replies may have submitted more requests
+            self._dispatching = False
         if len(self._scheduler):
-            self._look()
+            self._dispatch()
         return True
 
     def again(self, request: InferRequest) -> None:
@@ -300,7 +295,7 @@ class Dispatcher:
         self._purging = None
         for request, error in self._scheduler.purge_cancelled(self._clock()):
             self._answers.refused(request, error)
-        self._look()
+        self._dispatch()
 
     def released(self, queue: InstanceQueue, batch: Batch) -> None:
         """Dispatch more work, because an instance of a queue has finished a batch."""
@@ -312,7 +307,7 @@ class Dispatcher:
             self._finished(queue, batch)
             self._drop(queue)
         if self._scheduler.timed or len(self._scheduler):
-            self._look()
+            self._dispatch()
 
     def _finished(self, queue: InstanceQueue, batch: Batch) -> None:
         """Release what waited for this batch: requests bound to its instance, and the rate limiter."""
@@ -345,12 +340,13 @@ class Dispatcher:
         if not self.idle(row_size):
             return False
         self.gathering = requests
-        self._look_soon()
+        self._dispatch_soon()
         return True
 
     def computed_here(self, cost_ns: int, row_size: int) -> bool:
         """Record the cost of such a batch. Return True if the next one may bypass the scheduler too."""
         inline = self._inline
+        # a lone request of another model must see that it has company
         self._arrivals.count += 1
         if cost_ns >= inline.usual_ns:
             inline.measured_here(cost_ns, row_size)
@@ -358,21 +354,21 @@ class Dispatcher:
 
     # dispatch
 
-    def _look_soon(self) -> None:
-        if not self._look_scheduled:
-            self._look_scheduled = True
-            self._loop.call_soon(self._look)
+    def _dispatch_soon(self) -> None:
+        if not self._dispatch_scheduled:
+            self._dispatch_scheduled = True
+            self._loop.call_soon(self._dispatch)
 
-    def _look(self) -> None:
+    def _dispatch(self) -> None:
         """Dispatch every batch that is ready, to an instance or on the event loop."""
-        if self._looking:
+        if self._dispatching:
             return  # re-entered from a reply that submitted a request: the outer call dispatches it
-        self._look_scheduled = False
+        self._dispatch_scheduled = False
         gathering, self.gathering = self.gathering, None
         # before what is queued: nothing was when these requests arrived
         if gathering is not None:
             gathering.compute_gathered()
-        self._looking = True
+        self._dispatching = True
         timed = self._scheduler.timed
         looked_ns = self._clock() if timed else 0
         try:
@@ -383,7 +379,7 @@ class Dispatcher:
             if self._closing:
                 self._close_vacant()
         finally:
-            self._looking = False
+            self._dispatching = False
         if timed:
             # wake up when the scheduler may yield something that it did not yield at `looked_ns`
             wake_ns = self._scheduler.wake_ns(looked_ns)
@@ -400,7 +396,7 @@ class Dispatcher:
         scheduler = self._scheduler
         turn = None
         while len(scheduler):
-            if not self._dispatch(queue):
+            if not self._dispatch_batch(queue):
                 # if the loop computes, the next batch waits for it instead of queueing at an instance
                 if not self._inline.open or queue.held_long:
                     self._prefetch(queue)
@@ -409,17 +405,17 @@ class Dispatcher:
                 now_ns = self._clock()
                 turn = turn or Turn(now_ns)
                 if turn.is_over(now_ns):
-                    self._look_soon()
+                    self._dispatch_soon()
                     return
-        # without work, a turn that it has or waits for would hold up other models
+        # without work, an admission that it has or waits for would hold up other models
         if queue is not self._shared and not queue.held:
             queue.admission.withdraw()
 
     def _woken(self) -> None:
         self._timer = None
-        self._look()
+        self._dispatch()
 
-    def _dispatch(self, queue: InstanceQueue) -> bool:
+    def _dispatch_batch(self, queue: InstanceQueue) -> bool:
         """Compute or hand over one batch. Return False if there is no batch or no free instance."""
         held, inline = queue.held, self._inline
         # every instance has a batch; `_prefetch` adds more
@@ -442,16 +438,24 @@ class Dispatcher:
         lone = len(batch.requests) == 1 and not len(self._scheduler)
         here = row_size <= inline.row_size or (lone and row_size <= inline.lone_row_size)
         if here and not held and compute is not None:
-            compute(batch)
-            inline.measured_here(batch.ended_ns - batch.started_ns, row_size)
-            if queue is not self._shared:
-                self._finished(queue, batch)
-            queue.answered(batch)
+            self._compute_here(queue, compute, batch, row_size)
         else:
             if not held:
                 inline.handed_over()
             queue.submit(batch)
         return True
+
+    def _compute_here(
+        self, queue: InstanceQueue, compute: Callable[[Batch], None], batch: Batch, row_size: int
+    ) -> None:
+        """Compute a batch on the event loop, while its instances hold none, and answer it."""
+        compute(batch)
+        cost_ns, inline = batch.ended_ns - batch.started_ns, self._inline
+        if cost_ns >= inline.usual_ns or row_size > inline.row_size:
+            inline.measured_here(cost_ns, row_size)
+        if queue is not self._shared:
+            self._finished(queue, batch)
+        queue.answered(batch)
 
     def _prefetch(self, queue: InstanceQueue) -> None:
         """Hand over batches in advance, so that no instance waits for the loop; not with a rate limiter."""

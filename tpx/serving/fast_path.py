@@ -1,6 +1,6 @@
 """Fast path for requests that the event loop can compute immediately.
 
-A model with kept bindings that is idle needs no request, batch or response objects: tensors are copied
+A model with cached bindings that is idle needs no request, batch or response objects: tensors are copied
 from the read buffer into the bound memory, and outputs from there to their destination. If the model
 batches, requests are gathered until the event loop has read all that arrived together. In all other cases
 requests take the regular path through scheduler and dispatcher.
@@ -14,7 +14,7 @@ from tpx.errors import ExecutionError
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.inference_plane import split_outputs
-from tpx.serving.instances.kept import BoundRows, KeptBindings
+from tpx.serving.instances.bindings import BindingCache, BoundRows
 from tpx.serving.polling import BusyPolling
 from tpx.serving.request import RequestHead
 from tpx.serving.statistics import ModelStatistics
@@ -36,21 +36,12 @@ class _Memory(NamedTuple):
     outputs: list[memoryview]
 
 
-class _Stamps:
-    """Implements PhaseStamps."""
-
-    __slots__ = ("computed_ns", "gathered_ns")
-
-    def __init__(self) -> None:
-        self.gathered_ns = self.computed_ns = 0
-
-
 class BoundPath:
-    """Implements FastPath on the kept bindings of a model's only instance."""
+    """Implements FastPath on the cached bindings of a model's only instance, and PhaseStamps."""
 
     __slots__ = (
-        "_came_ns", "_cuts", "_dispatcher", "_head", "_kept", "_memory", "_most", "_polling",
-        "_replies", "_shapes", "_stamps", "_statistics", "_tensors", "gathers",
+        "_arrived_ns", "_bindings", "_cuts", "_dispatcher", "_head", "_memory", "_most", "_polling",
+        "_replies", "_shapes", "_statistics", "_tensors", "computed_ns", "gathered_ns", "gathers",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +49,7 @@ class BoundPath:
         head: RequestHead,
         dispatcher: Dispatcher,
         statistics: ModelStatistics,
-        kept: KeptBindings,
+        bindings: BindingCache,
         polling: BusyPolling,
         most: int,
     ) -> None:
@@ -70,15 +61,15 @@ class BoundPath:
         """Shapes of a request's outputs; bindings with other ones are not used."""
         self._tensors: list[Buffer] = []
         self._replies: list[Reply] = []
-        self._came_ns = 0
+        self._arrived_ns = 0
         """When the first of the gathered requests came."""
         self._dispatcher = dispatcher
         self._statistics = statistics
-        self._kept = kept
+        self._bindings = bindings
         self._polling = polling
         self._memory: dict[int, _Memory] = {}
         """Bound memory by number of requests."""
-        self._stamps = _Stamps()
+        self.gathered_ns = self.computed_ns = 0
         self._cuts: list[slice] = []
         """Place of each input in a request's tensors, if there are several."""
         if len(head.inputs) > 1:
@@ -91,42 +82,42 @@ class BoundPath:
         memory = self._memory.get(1)
         if memory is None or not memory.bound.alive:
             memory = self._find(1)
-        head, dispatcher, stamps = self._head, self._dispatcher, self._stamps
+        head, dispatcher = self._head, self._dispatcher
         if memory is None or head.model.retired or not dispatcher.idle(head.row_size):
             return None
         bound, wanted = memory
         started_ns = _clock()
         try:
-            bound.compute(self._cut((tensors,)) if self._cuts else (tensors,), stamps)
+            bound.compute(self._cut((tensors,)) if self._cuts else (tensors,), self)
         except (ExecutionError, ValueError):
             bound.alive = False  # the regular path reports the error, if it persists
             return None
         outputs = [bytes(data) for data in wanted]
         ended_ns = _clock()
-        gathered_ns, computed_ns = stamps.gathered_ns, stamps.computed_ns
+        gathered_ns, computed_ns = self.gathered_ns, self.computed_ns
         phases_ns = 0, gathered_ns - started_ns, computed_ns - gathered_ns, ended_ns - computed_ns
         self._statistics.computed(1, 1, head.batch_size, phases_ns, ended_ns)
         dispatcher.computed_here(computed_ns - started_ns, head.row_size)
         self._polling.computed(started_ns, ended_ns)
         return outputs
 
-    def compute(self, tensors: Sequence[Buffer], came_ns: int, turn: Turn, answer: Answer) -> int:
+    def compute(self, tensors: Sequence[Buffer], arrived_ns: int, turn: Turn, answer: Answer) -> int:
         total, most = len(tensors), self._most
         done = 0
         if total >= most:
-            done = self._compute_batches(tensors, 0, most, came_ns, turn, answer)
+            done = self._compute_batches(tensors, 0, most, arrived_ns, turn, answer)
         if total - done < most:
-            done += self._compute_batches(tensors, done, total - done, came_ns, turn, answer)
+            done += self._compute_batches(tensors, done, total - done, arrived_ns, turn, answer)
         return done
 
     def _compute_batches(
-        self, tensors: Sequence[Buffer], first: int, count: int, came_ns: int, turn: Turn, answer: Answer
+        self, tensors: Sequence[Buffer], first: int, count: int, arrived_ns: int, turn: Turn, answer: Answer
     ) -> int:
         """Compute batches of `count` requests, from `first` on; return the number of requests computed."""
         memory = self._memory.get(count)
         if memory is None or not memory.bound.alive:
             memory = self._find(count)
-        head, dispatcher, stamps = self._head, self._dispatcher, self._stamps
+        head, dispatcher = self._head, self._dispatcher
         if not count or memory is None or head.model.retired or not dispatcher.idle(head.row_size):
             return 0
         (bound, outputs), cuts, row_size = memory, self._cuts, head.row_size
@@ -139,15 +130,15 @@ class BoundPath:
                     inputs = self._cut(tensors[at : at + count])
                 else:
                     inputs = (tensors[at] if count == 1 else b"".join(tensors[at : at + count]),)
-                bound.compute(inputs, stamps)
+                bound.compute(inputs, self)
             except (ExecutionError, ValueError):
                 bound.alive = False
                 break
-            gathered_ns, computed_ns = stamps.gathered_ns, stamps.computed_ns
+            gathered_ns, computed_ns = self.gathered_ns, self.computed_ns
             answer(outputs, at, count, computed_ns)
             ended_ns = _clock()
             executions += 1
-            waited_ns += started_ns - came_ns
+            waited_ns += started_ns - arrived_ns
             input_ns += gathered_ns - started_ns
             infer_ns += computed_ns - gathered_ns
             output_ns += ended_ns - computed_ns
@@ -156,7 +147,7 @@ class BoundPath:
         if executions:
             phases_ns = waited_ns, input_ns, infer_ns, output_ns
             self._statistics.computed(executions, count, head.batch_size, phases_ns, ended_ns)
-            self._polling.computed(came_ns, ended_ns, executions * count)
+            self._polling.computed(arrived_ns, ended_ns, executions * count)
         return executions * count
 
     def _cut(self, tensors: Sequence[Buffer]) -> Sequence[Buffer]:
@@ -169,7 +160,7 @@ class BoundPath:
         if dispatcher.gathering is not self:
             if not dispatcher.gather(self, self._head.row_size):
                 return False
-            self._came_ns = _clock()
+            self._arrived_ns = _clock()
         self._tensors.append(tensors)
         self._replies.append(reply)
         return True
@@ -187,7 +178,7 @@ class BoundPath:
                 replies[done - 1](each)
 
         try:
-            self.compute(tensors, self._came_ns, turn, answer)
+            self.compute(tensors, self._arrived_ns, turn, answer)
         finally:
             if done < len(replies) and not (
                 turn.is_over(_clock()) and self._gather_again(tensors[done:], replies[done:])
@@ -219,7 +210,7 @@ class BoundPath:
         """Find the memory that the model has bound for so many requests."""
         self._memory.pop(count, None)
         head = self._head
-        bound = self._kept.known(head, count * head.batch_size)
+        bound = self._bindings.known(head, count * head.batch_size)
         if bound is None or not bound.alive:
             return None
         try:

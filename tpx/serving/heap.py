@@ -150,3 +150,17 @@ def _call_glibc(name: str, *words: int) -> None:
     function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
     if function is not None:
         function(*words)
+
+
+def tree_resident_bytes() -> int:
+    """Return the resident memory of this process and its children, in bytes."""
+    import psutil  # imported late: only needed with a limit
+
+    process = psutil.Process()
+    total: int = process.memory_info().rss
+    for child in process.children(recursive=True):
+        try:
+            total += child.memory_info().rss
+        except psutil.Error:
+            continue
+    return total

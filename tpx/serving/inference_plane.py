@@ -64,12 +64,12 @@ class FastPath(Protocol):
     def compute(
         self,
         tensors: Sequence[Buffer],
-        came_ns: int,
+        arrived_ns: int,
         turn: Turn,
         answer: Callable[[Sequence[memoryview], int, int, int], None],
     ) -> int:
-        """Compute requests received at `came_ns` until the turn is over; return their number. Those that are
-        left are not taken, or wait for another turn.
+        """Compute requests received at `arrived_ns` until the turn is over; return their number. The others
+        are not taken, or wait for another turn.
 
         `answer` is called for each batch with the memory of its outputs, which it must copy
         (`split_outputs`), the index of its first request, their number, and the time in ns.

@@ -22,9 +22,9 @@ from tpx.serving.cache import CachedModel, ResponseCache
 from tpx.serving.dispatcher import Dispatcher, InstanceQueue, close_together
 from tpx.serving.fast_path import BoundPath
 from tpx.serving.instance import Instance, RemoteInstance
+from tpx.serving.instances.bindings import MAX_BOUND_BYTES, BindingCache
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
-from tpx.serving.instances.kept import MAX_BOUND_BYTES, KeptBindings
 from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
@@ -67,7 +67,7 @@ class Placed:
     spec: InstanceSpec
     instance: Instance
     queue: InstanceQueue
-    kept: KeptBindings | None = None
+    bindings: BindingCache | None = None
     """Kept bindings of an instance that supports them."""
 
 
@@ -141,21 +141,21 @@ class ServedModel(Served):
             raise
         return prepared
 
-    def join(self, prepared: Sequence[Placed]) -> None:
+    def add_instances(self, prepared: Sequence[Placed]) -> None:
         """Let these instances compute. Call on the event loop once there are requests."""
         for one in prepared:
-            self._dispatcher.join(one.queue, one.instance)
+            self._dispatcher.add_instance(one.queue, one.instance)
         self._placed += prepared
 
-    def part(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
+    def remove_instances(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
         """Remove instances after the batches and sequences they have begun. Return them; the caller
         closes each once it has left.
         """
-        parted = [one for one in self._placed if one.spec in specs]
-        for one in parted:
-            self._dispatcher.part(one.instance)
+        removed = [one for one in self._placed if one.spec in specs]
+        for one in removed:
+            self._dispatcher.remove_instance(one.instance)
             self._placed.remove(one)
-        return [one.instance for one in parted]
+        return [one.instance for one in removed]
 
     def give_up_sequences(self) -> None:
         """End sequences that belong to removed instances."""
@@ -175,7 +175,7 @@ class ServedModel(Served):
     def _create_instance(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
         executor = self._opened.executor(spec, config)
         queue = self._dispatcher.queue_for(spec.needs)
-        kept = None
+        bindings = None
         instance: Instance
         if isinstance(executor, RemoteInstance):
             executor.use(self._stacking)
@@ -193,15 +193,15 @@ class ServedModel(Served):
                 on_gpu = None
                 if isinstance(self._stacking, PlainStacking):
                     if isinstance(executor, Binds):
-                        kept = KeptBindings(executor, batched=self.max_batch_size > 0)
+                        bindings = BindingCache(executor, batched=self.max_batch_size > 0)
                     if isinstance(executor, TakesGpuMemory) and executor.takes_gpu_memory:
                         on_gpu = self._stacking.gather_on_gpu
-                work = BatchWork(spec.name, executor, self._stacking, kept, on_gpu)
+                work = BatchWork(spec.name, executor, self._stacking, bindings, on_gpu)
                 # the cache must read inputs first, to compute its key
                 self.reads_inputs = self._cache is None
                 self.takes_gpu_memory = self.reads_inputs and on_gpu is not None
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
-        return Placed(spec=spec, instance=instance, queue=queue, kept=kept)
+        return Placed(spec=spec, instance=instance, queue=queue, bindings=bindings)
 
     @property
     def healthy(self) -> bool:
@@ -256,8 +256,8 @@ class ServedModel(Served):
 
     def fast_path(self, head: RequestHead) -> BoundPath | None:
         """Return the fast path for requests with this head, or None if they must take the regular path."""
-        kept = self._placed[0].kept if self._placed else None
-        if not self._plain or kept is None or self.statistics.latencies is not None:
+        bindings = self._placed[0].bindings if self._placed else None
+        if not self._plain or bindings is None or self.statistics.latencies is not None:
             return None
         if not 0 <= head.total_size <= MAX_BOUND_BYTES:
             return None
@@ -266,7 +266,7 @@ class ServedModel(Served):
             most = 1  # no batching: a request of several rows is computed alone
         if not most:
             return None
-        return BoundPath(head, self._dispatcher, self.statistics, kept, self._polling, most)
+        return BoundPath(head, self._dispatcher, self.statistics, bindings, self._polling, most)
 
     def cancelled(self) -> None:
         """Schedule a purge of cancelled requests."""

@@ -18,6 +18,7 @@ from tpx.errors import MeasurementError, UsageError
 from tpx.options import from_argv
 from tpx.perf.clients.base import Region
 from tpx.perf.connecting import open_model
+from tpx.perf.inputs import shared_memory
 from tpx.perf.inputs.shared_memory import CudaMemory, SystemMemory, TensorRegions
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
@@ -53,8 +54,17 @@ def regions(live: Live) -> list[str]:
     return [region["name"] for region in live.get("/v2/systemsharedmemory/status").json]
 
 
+PREFIX = f"tpx_perf_{os.getpid()}_"
+
+
+@pytest.fixture(autouse=True)
+def names_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regions of these tests have names that no other process gives, as other tests run meanwhile."""
+    monkeypatch.setattr(shared_memory, "PREFIX", PREFIX)
+
+
 def files() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("tpx_perf_")}  # noqa: PTH208
+    return {name for name in os.listdir("/dev/shm") if name.startswith(PREFIX)}  # noqa: PTH208
 
 
 @BOTH

@@ -196,7 +196,7 @@ def test_requests_that_arrive_together_hold_up_others_for_a_limited_time(
             live.loop.call_soon(look)
 
     over: list[bool] = []
-    for module in ("fast_path", "instances.kept"):
+    for module in ("fast_path", "instances.bindings"):
         monkeypatch.setattr(f"tpx.serving.{module}._clock", lambda: next(times_ns))
     live.loop.call_soon_threadsafe(look)
     try:

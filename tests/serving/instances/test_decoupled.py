@@ -108,7 +108,7 @@ async def serving(compute: Compute, max_batch_size: int = 8) -> AsyncIterator[Re
     )
     model = ServedModel(config, 1, parts, loop, inline_below_ns=0)
     specs = [InstanceSpec(name="net_0", kind="KIND_CPU")]
-    model.join(model.prepare(specs, config, Completions(loop)))
+    model.add_instances(model.prepare(specs, config, Completions(loop)))
     reader = Reader(model)
     try:
         yield reader

@@ -182,7 +182,7 @@ def test_frames_that_are_alike_hold_up_others_for_a_limited_time(
             await seats.known("double")
             for _ in range(ROUNDS):
                 assert await seats.infer("double", rows) == wanted
-            bound = () if options else ("instances.kept",)
+            bound = () if options else ("instances.bindings",)
             for module in ("fast_path", "processes.peer", *bound):
                 monkeypatch.setattr(f"tpx.serving.{module}._clock", lambda: next(times_ns))
             asking = asyncio.create_task(seats.infer("double", rows))

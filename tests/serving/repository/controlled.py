@@ -16,12 +16,12 @@ from tests.waiting import until
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest, LoadParameter
+from tpx.serving.heap import tree_resident_bytes
 from tpx.serving.instances.completions import Completions
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.discovery import override_of
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
-from tpx.serving.repository.memory import resident_bytes
 from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.request import InferRequest, InferResponse
@@ -110,7 +110,7 @@ async def controlled(
     mode: Any = "explicit",
     poll_s: Any = 15,
     settle_s: Any = 0.03,
-    resident: Any = resident_bytes,
+    resident: Any = tree_resident_bytes,
     **options: Any,
 ) -> AsyncIterator[Scene]:
     """Control in explicit mode, unless told otherwise, perhaps with a RateLimiter, a directory of repository

@@ -14,7 +14,8 @@ from tpx.serving.deferred import Tasks
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.loading import reason_of
 from tpx.serving.repository.loads import LoadGroup, in_load_thread
-from tpx.serving.repository.memory import Permits, Retirement
+from tpx.serving.repository.memory import Permits
+from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.table import Loaded
 
 
@@ -33,8 +34,8 @@ def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> Non
         loop.set_default_executor(ThreadPoolExecutor(1))
         retirement = Retirement(tasks, lambda _: None)
         ended = [Slow() for _ in range(4)]
-        slow: list[Any] = [Loaded(served=one, recipe=None, ownership=None) for one in ended]  # type: ignore[arg-type]
-        retirement.discard(slow)
+        slow: list[Any] = [Loaded(served=one, fingerprint=None, ownership=None) for one in ended]  # type: ignore[arg-type]
+        retirement.close_unused(slow)
         await asyncio.sleep(0)
         assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
         assert len(tasks) == 4

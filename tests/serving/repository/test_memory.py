@@ -211,10 +211,10 @@ def test_many_loads_at_once_stay_under_the_limit(tmp_path: Path) -> None:
 def test_the_memory_of_this_process_is_seen() -> None:
     """In a process of its own: this one may give memory of earlier tests back at the same moment."""
     script = """
-from tpx.serving.repository.memory import resident_bytes
-before = resident_bytes()
+from tpx.serving.heap import tree_resident_bytes
+before = tree_resident_bytes()
 block = bytearray(50 << 20)
-print(resident_bytes() - before)
+print(tree_resident_bytes() - before)
 """
     grown = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
     assert int(grown.stdout) > 40 << 20

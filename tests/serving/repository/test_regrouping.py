@@ -12,7 +12,7 @@ import pytest
 
 from tests.serving.onnx_files import accumulator, write_model
 from tests.serving.repository.controlled import Scene, ask, controlled, play, write
-from tests.serving.repository.test_table import recipe
+from tests.serving.repository.test_table import fingerprint
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import InstanceSpec, Needs
@@ -312,10 +312,13 @@ def test_instances_of_another_device_or_priority_are_others() -> None:
 
 
 def test_a_version_whose_groups_alone_differ_is_kept_and_regrouped() -> None:
-    wanted, serving = {1: recipe(groups=b"two"), 2: recipe()}, {1: recipe(groups=b"one"), 2: recipe()}
+    wanted, serving = (
+        {1: fingerprint(groups=b"two"), 2: fingerprint()},
+        {1: fingerprint(groups=b"one"), 2: fingerprint()},
+    )
     plan = plan_load(wanted, serving)
     assert (plan.load, plan.keep, plan.regroup, plan.unload) == ((), (1, 2), (1,), ())
     plan = plan_load(wanted, serving, lambda version: False)
     assert (plan.load, plan.keep, plan.regroup) == ((1,), (2,), ())
-    plan = plan_load({1: recipe(groups=b"two", config=b"other")}, serving)
+    plan = plan_load({1: fingerprint(groups=b"two", config=b"other")}, serving)
     assert (plan.load, plan.regroup, plan.unload) == ((1,), (), (2,))

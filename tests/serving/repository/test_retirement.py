@@ -12,7 +12,7 @@ import pytest
 
 from tests.serving.repository.controlled import ask, controlled, play, write
 from tpx.serving.deferred import Tasks
-from tpx.serving.repository.memory import Retirement
+from tpx.serving.repository.retirement import Retirement
 
 MIB = 1 << 20
 

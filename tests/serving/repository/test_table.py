@@ -12,10 +12,10 @@ from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import Stamps
 from tpx.serving.repository.table import (
     AmbiguousName,
+    Fingerprint,
     Loaded,
     ModelRepository,
     Plan,
-    Recipe,
     plan_load,
 )
 from tpx.serving.scheduling.direct import DirectScheduler
@@ -49,7 +49,7 @@ class Scene:
         )
         return Loaded(
             served=served,
-            recipe=Recipe(config=b"", groups=b"", directory=str(id(served)), shared="", files=""),
+            fingerprint=Fingerprint(config=b"", groups=b"", directory=str(id(served)), shared="", files=""),
         )
 
     def load(self, *versions: int, keep: tuple[int, ...] = (), unload: tuple[int, ...] = ()) -> list[Loaded]:
@@ -166,7 +166,7 @@ def test_a_model_that_cannot_be_told_is_known_unless_it_serves(scene: Scene) -> 
     assert scene.states == {None: ("UNAVAILABLE", "unreadable")}
     assert not scene.repository.all_ready()
     assert scene.repository.failures() == ["net"]
-    scene.repository.fault(NET, "no model", passed_over=True)
+    scene.repository.fault(NET, "no model", skipped=True)
     assert scene.repository.all_ready()
     assert scene.repository.failures() == ["net"]
     scene.load(1)
@@ -209,10 +209,10 @@ def test_what_is_gone_is_forgotten_unless_it_serves_or_ends(scene: Scene) -> Non
 
 def test_what_a_model_was_made_from_is_told_of_what_serves_only(scene: Scene) -> None:
     scene.load(1, 2)
-    assert set(scene.repository.recipes(NET)) == {1, 2}
+    assert set(scene.repository.fingerprints(NET)) == {1, 2}
     scene.repository.unload(NET)
-    assert scene.repository.recipes(NET) == {}
-    assert scene.repository.recipes(ModelId("nobody")) == {}
+    assert scene.repository.fingerprints(NET) == {}
+    assert scene.repository.fingerprints(ModelId("nobody")) == {}
 
 
 def test_a_name_means_who_serves_until_the_first_load_of_another_has_ended(scene: Scene) -> None:
@@ -232,26 +232,27 @@ def test_a_name_means_who_serves_until_the_first_load_of_another_has_ended(scene
     assert repository.resolve("net") == there
 
 
-def recipe(
+def fingerprint(
     files: str = "a", *, config: bytes = b"", shared: str = "", directory: str = "d", groups: bytes = b""
-) -> Recipe:
+) -> Fingerprint:
     """What a version is made from."""
-    return Recipe(config=config, groups=groups, directory=directory, shared=shared, files=files)
+    return Fingerprint(config=config, groups=groups, directory=directory, shared=shared, files=files)
 
 
 def test_what_is_new_is_loaded_and_what_is_the_same_stays() -> None:
-    plan = plan_load({3: recipe(), 2: recipe(), 1: recipe()}, {2: recipe()})
+    plan = plan_load({3: fingerprint(), 2: fingerprint(), 1: fingerprint()}, {2: fingerprint()})
     assert (plan.load, plan.keep, plan.unload) == ((1, 3), (2,), ())
 
 
 @pytest.mark.parametrize(
-    "changed", [recipe("b"), recipe(config=b"x"), recipe(shared="x"), recipe(directory="e")]
+    "changed",
+    [fingerprint("b"), fingerprint(config=b"x"), fingerprint(shared="x"), fingerprint(directory="e")],
 )
-def test_a_version_whose_making_changed_is_loaded_again(changed: Recipe) -> None:
-    plan = plan_load({1: changed, 2: recipe()}, {1: recipe(), 2: recipe()})
+def test_a_version_whose_making_changed_is_loaded_again(changed: Fingerprint) -> None:
+    plan = plan_load({1: changed, 2: fingerprint()}, {1: fingerprint(), 2: fingerprint()})
     assert (plan.load, plan.keep, plan.unload) == ((1,), (2,), ())
 
 
 def test_versions_that_are_not_wanted_any_more_are_unloaded() -> None:
-    plan = plan_load({3: recipe()}, {1: recipe(), 2: recipe(), 3: recipe()})
+    plan = plan_load({3: fingerprint()}, {1: fingerprint(), 2: fingerprint(), 3: fingerprint()})
     assert (plan.load, plan.keep, plan.unload) == ((), (3,), (1, 2))

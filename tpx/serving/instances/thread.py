@@ -12,8 +12,8 @@ from tpx.errors import ExecutionError, TpxError
 from tpx.serving.backends.contract import Arrays, Executor
 from tpx.serving.batch import Batch, Stacking
 from tpx.serving.instance import CompletionSink
+from tpx.serving.instances.bindings import BindingCache
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.kept import KeptBindings
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class BatchWork:
     _name: str
     _executor: Executor
     _stacking: Stacking
-    _kept: KeptBindings | None = None
+    _bindings: BindingCache | None = None
     """Computes batches of shapes that it has bound."""
     _gather_on_gpu: Callable[[Batch], Arrays] | None = None
     """Gathers batches for an executor that takes inputs in GPU memory."""
@@ -120,10 +120,10 @@ class BatchWork:
 
         If a batch fails, each of its requests is tried alone, so that a bad one harms only itself.
         """
-        stacking, kept = self._stacking, self._kept
+        stacking, bindings = self._stacking, self._bindings
         try:
             batch.started_ns = _clock()
-            if kept is not None and kept.compute(batch):
+            if bindings is not None and bindings.compute(batch):
                 return
             inputs = self._gather(batch)
             batch.gathered_ns = _clock()
@@ -131,8 +131,8 @@ class BatchWork:
             batch.computed_ns = _clock()
             stacking.scatter(batch, outputs)
             batch.ended_ns = _clock()
-            if kept is not None:
-                kept.learn(batch, inputs, outputs)
+            if bindings is not None:
+                bindings.learn(batch, inputs, outputs)
         except TpxError as exc:
             self._compute_individually(batch, exc)
         except BaseException as exc:  # native code may raise what is not an Exception
@@ -173,6 +173,6 @@ class BatchWork:
         batch.ended_ns = batch.alone[-1].ended_ns
 
     def close(self) -> None:
-        if self._kept is not None:
-            self._kept.clear()
+        if self._bindings is not None:
+            self._bindings.clear()
         self._executor.close()

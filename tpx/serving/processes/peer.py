@@ -49,7 +49,7 @@ _PUBLISH_FAST_NS = 30_000
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
 
 
-class _Known:
+class _RequestTemplate:
     """Request template: a request without tensors, with its head and fast path until a model changes."""
 
     __slots__ = ("fast_path", "generation", "head", "output_size", "request", "sizes", "template")
@@ -104,7 +104,7 @@ class Peer:
         )
         self.channel.on_backlog = self._on_backlog
         self._sock = sock
-        self._requests: list[_Known | None] = [None] * wire.TEMPLATES
+        self._requests: list[_RequestTemplate | None] = [None] * wire.TEMPLATES
         self._responses = Templates()
         self._key = f"ring{index}.{id(self)}"
         self._in_flight: dict[int, InferRequest] = {}
@@ -183,28 +183,30 @@ class Peer:
             self._published_ns = now_ns
             self.channel.publish()
 
-    def _find_fast_template(self, fields: Fields) -> _Known | None:
+    def _find_fast_template(self, fields: Fields) -> _RequestTemplate | None:
         """Return the template of a request that can take the fast path, otherwise None."""
         _, kind, flags, _, template, generation, meta_size, size, place = fields
+        # flags mean a trace, a stream or a new template; with metadata or in a block, a frame is not plain
         if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
             return None
         known = self._requests[template]
         if known is None or known.fast_path is None or known.head is None or known.head.total_size != size:
             return None
         plane = self._plane
+        # a frontend that does not know of changed models needs a response that describes its outputs
         if not known.generation == plane.generation == generation or plane.stopping:
             return None
         return known
 
-    def _compute_fast(self, known: _Known, arrived: Arrived, turn: Turn) -> int:
+    def _compute_fast(self, known: _RequestTemplate, arrived: Arrived, turn: Turn) -> int:
         """Compute requests on the fast path and answer them; those that it refuses take the regular path.
 
         Returns the number of requests left when the turn is over.
         """
         assert known.fast_path is not None
         _, numbers, tensors = arrived
-        self._published_ns = came_ns = _clock()
-        done = known.fast_path.compute(tensors, came_ns, turn, partial(self._answer_fast, known, numbers))
+        self._published_ns = arrived_ns = _clock()
+        done = known.fast_path.compute(tensors, arrived_ns, turn, partial(self._answer_fast, known, numbers))
         for index in range(done, len(numbers)):
             if turn.is_over(_clock()):
                 return len(numbers) - index
@@ -216,7 +218,7 @@ class Peer:
 
     def _answer_fast(
         self,
-        known: _Known,
+        known: _RequestTemplate,
         numbers: Sequence[int],
         outputs: Sequence[memoryview],
         first: int,
@@ -239,7 +241,7 @@ class Peer:
                 self.channel.post_plain(plain, numbers[index], b"".join(parts))
         self._publish_late(now_ns, _PUBLISH_FAST_NS)
 
-    def _learn_outputs(self, known: _Known) -> FrameTemplate:
+    def _learn_outputs(self, known: _RequestTemplate) -> FrameTemplate:
         assert known.fast_path is not None
         assert known.head is not None
         outputs = known.fast_path.outputs()
@@ -359,9 +361,9 @@ class Peer:
         if frame.flags & Flag.TRACED:
             meta = wire.decode(wire.TraceStart, meta).meta
         if frame.template == NO_TEMPLATE:
-            known: _Known | None = _Known(meta)
+            known: _RequestTemplate | None = _RequestTemplate(meta)
         elif frame.flags & Flag.DEFINES:
-            known = self._requests[frame.template] = _Known(meta)
+            known = self._requests[frame.template] = _RequestTemplate(meta)
         else:
             known = self._requests[frame.template]
         if known is None:
@@ -371,7 +373,7 @@ class Peer:
     def _start_request(
         self,
         frame: ReceivedFrame,
-        known: _Known,
+        known: _RequestTemplate,
         decoded: DecodedRequest | None = None,
         *,
         waits: bool = True,
@@ -401,7 +403,7 @@ class Peer:
             self.fail(FrameKind.RESPONSE, number, TpxError("internal error: see the log of the server"))
 
     def _build_request(
-        self, frame: ReceivedFrame, known: _Known, decoded: DecodedRequest | None
+        self, frame: ReceivedFrame, known: _RequestTemplate, decoded: DecodedRequest | None
     ) -> InferRequest:
         """Return a request with the head of its template, or bind it. Raises the errors of DataPlane.bind."""
         head, reply = known.head, self._handle_response

@@ -121,7 +121,7 @@ class _RemoteOrigin:
         return wire.encode(self._request)
 
 
-class _KnownResponse:
+class _ResponseTemplate:
     """Response template: a response without its data."""
 
     __slots__ = ("_sizes", "_tensors", "head")
@@ -143,7 +143,7 @@ class _KnownResponse:
         return response
 
 
-_UNKNOWN = _KnownResponse(wire.WireResponse([], None, None))
+_UNKNOWN = _ResponseTemplate(wire.WireResponse([], None, None))
 
 
 class _Requests:
@@ -222,7 +222,7 @@ class RemotePlane:
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
         self.requests = Templates()
         """Templates of requests that the engine knows."""
-        self._responses: list[_KnownResponse] = []
+        self._responses: list[_ResponseTemplate] = []
 
     # the channel
 
@@ -458,7 +458,7 @@ class RemotePlane:
         number, flags = frame.number, frame.flags
         waiting = self.in_flight.get(number)
         if flags & Flag.DEFINES:
-            self._responses[frame.template] = _KnownResponse(wire.decode(wire.WireResponse, frame.meta))
+            self._responses[frame.template] = _ResponseTemplate(wire.decode(wire.WireResponse, frame.meta))
         if waiting is None:
             return
         answers, context = waiting
@@ -469,7 +469,7 @@ class RemotePlane:
             if frame.template != NO_TEMPLATE:
                 known = self._responses[frame.template]
             else:
-                known = _KnownResponse(wire.decode(wire.WireResponse, frame.meta))
+                known = _ResponseTemplate(wire.decode(wire.WireResponse, frame.meta))
             response = known.response(frame.payload)
             if known.head.described is not None:
                 infer.head = _with_described_outputs(infer.head, known.head.described)

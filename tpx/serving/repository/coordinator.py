@@ -2,7 +2,7 @@
 
 Operations on one model run one after another, those on different models concurrently. Everything here
 runs on the event loop; blocking work runs in load threads (`loads.py`) and retirement threads
-(`memory.py`). In lazy mode a request for a model that is not loaded starts its load and waits for it.
+(`retirement.py`). In lazy mode a request for a model that is not loaded starts its load and waits for it.
 """
 
 import asyncio
@@ -19,13 +19,15 @@ from tpx.options import nearest
 from tpx.protocol.v2 import LoadParameter
 from tpx.serving.custom_metrics import CustomMetrics
 from tpx.serving.deferred import NotLoaded, Tasks
+from tpx.serving.heap import tree_resident_bytes
 from tpx.serving.model_id import ModelId, check_name
 from tpx.serving.repository import discovery
 from tpx.serving.repository.ensembles import Ensembles, plan_cascade
 from tpx.serving.repository.layout import Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
-from tpx.serving.repository.memory import ModelMemory, Permits, Retirement, resident_bytes
+from tpx.serving.repository.memory import ModelMemory, Permits
+from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.table import AmbiguousName, ModelRepository
 
 log = logging.getLogger(__name__)
@@ -145,7 +147,7 @@ class Coordinator:
         places: Sequence[Repository],
         *,
         settle_s: float = 0.25,
-        resident: Callable[[], int] = resident_bytes,
+        resident: Callable[[], int] = tree_resident_bytes,
     ) -> None:
         """Control the models in `places`. A changed model must stay unchanged for `settle_s` seconds before
         it is loaded: it may still be being written. `resident` returns the memory that the process holds.
@@ -206,7 +208,7 @@ class Coordinator:
                 meant = nearest(model.name, [each.name for each in found])
                 fault = f"{absent(model)}: no repository has it{meant}"
                 log.error("%s", fault)
-                self.repository.fault(model, fault, passed_over=True)
+                self.repository.fault(model, fault, skipped=True)
         self._requested.update(models)
         present = [model for model in models if model in found]
         for warning in await asyncio.to_thread(
@@ -235,7 +237,7 @@ class Coordinator:
         await self.tasks.finish()
         for model in {model for model, _ in self.repository.index()}:
             self._ensembles.forget(model)
-            self.retirement.retire(self.repository.unload(model))
+            self.retirement.drain(self.repository.unload(model))
         await self.tasks.finish()
         self.retirement.shutdown()
 
@@ -253,10 +255,10 @@ class Coordinator:
         override: discovery.Override | None,
         caller: ModelId | None = None,
         *,
-        until_dismissed: bool = True,
+        until_removed: bool = True,
     ) -> None:
         """Load a model, or reload it if its files changed. Return when it serves and, if
-        `until_dismissed`, its replaced instances have ended. `caller` is a model that is itself being
+        `until_removed`, its replaced instances have ended. `caller` is a model that is itself being
         loaded.
 
         Raises NotReady, and InvalidRequest with the reason for a failed load.
@@ -275,8 +277,8 @@ class Coordinator:
                 with self.loads.called_by(caller, model):
                     await self.loads.load(model, partial(discover, model, override), group)
                 self._requested.add(model)
-                if until_dismissed:
-                    await self.retirement.until_dismissed(model)
+                if until_removed:
+                    await self.retirement.until_removed(model)
             except InvalidRequest as exc:
                 faults.append(exc)
         if len(faults) == 1:
@@ -319,7 +321,7 @@ class Coordinator:
         ended = self.repository.displace(model, duplicate) if duplicate else self.repository.unload(model)
         self._requested.discard(model)
         self._ensembles.forget(model)
-        self.retirement.retire(ended)
+        self.retirement.drain(ended)
         self._ensembles.settle([model])
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
@@ -345,7 +347,7 @@ class Coordinator:
     def ask_for(self, name: str) -> None:
         """Raise NotLoaded if a request for this model would load it, or the error of its last load."""
         if self._options.model_control_mode != "lazy" or any(
-            map(self.repository.recipes, self.repository.all_named(name))
+            map(self.repository.fingerprints, self.repository.all_named(name))
         ):
             return
         if not self.loads.stopping.is_set():
@@ -432,7 +434,7 @@ class ModelHost:
         async with self._coordinator.loads.one_more():
             # do not wait for replaced instances to end: one of them may be computing the calling request
             await self._coordinator.load(
-                name, override, self._caller if self.loading else None, until_dismissed=False
+                name, override, self._caller if self.loading else None, until_removed=False
             )
 
     async def unload(self, name: str, *, unload_dependents: bool) -> None:

@@ -17,7 +17,7 @@ from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
 from tpx.serving.repository.loading import LoadSettings, WantedModel, locating_faults, reason_of
-from tpx.serving.repository.memory import Retirement
+from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.table import Loaded, ModelRepository, VersionState
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
@@ -126,7 +126,7 @@ class Ensembles:
     def remember(self, wanted: WantedModel, *, unless_serving: bool = False) -> None:
         """Compose this ensemble whenever its models allow; with `unless_serving`, keep one that serves."""
         model = wanted.source.model_id
-        if unless_serving and self._repository.recipes(model):
+        if unless_serving and self._repository.fingerprints(model):
             return
         if wanted.graph is not None:
             self._wanted[model] = wanted, wanted.graph
@@ -181,11 +181,11 @@ class Ensembles:
         for model in dependents(touched, requires):
             wanted, graph = self._wanted[model]
             try:
-                composed = [self._compose(wanted, graph, version) for version in wanted.recipes]
+                composed = [self._compose(wanted, graph, version) for version in wanted.fingerprints]
             except LoadError as exc:
                 reason = reason_of(exc)
                 log.error("'%s' is not available: %s", model, reason)
-                self._retirement.retire(self._repository.suspend(model, reason))
+                self._retirement.drain(self._repository.suspend(model, reason))
                 continue
             new, serving = {}, self._repository.record(model).loaded
             for ensemble in composed:
@@ -194,9 +194,9 @@ class Ensembles:
                 if isinstance(current, Ensemble) and _is_same_ensemble(current, ensemble):
                     current.recomposed()
                 else:
-                    new[version] = Loaded(served=ensemble, recipe=wanted.recipes[version])
+                    new[version] = Loaded(served=ensemble, fingerprint=wanted.fingerprints[version])
             if new:
-                self._retirement.retire(self._repository.restore(model, new))
+                self._retirement.drain(self._repository.restore(model, new))
                 log.info("successfully loaded '%s'", model)
 
     def _resolve(self, model: ModelId, version: str) -> Served:
@@ -240,7 +240,9 @@ class Ensembles:
             return serving[step.version]
         if serving:
             return repository.serving(needed)
-        failed = [entry for entry in entries if entry.state is VersionState.UNAVAILABLE and entry.hinders]
+        failed = [
+            entry for entry in entries if entry.state is VersionState.UNAVAILABLE and entry.blocks_readiness
+        ]
         for fault in failed:
             if fault.version is None:
                 raise ConfigError(

@@ -41,7 +41,7 @@ from tpx.serving.repository.discovery import Stamps, relative_paths, stamps_of
 from tpx.serving.repository.layout import ModelSource, read_labels, versions_in, wanted_versions
 from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
-from tpx.serving.repository.table import Recipe
+from tpx.serving.repository.table import Fingerprint
 from tpx.serving.request import InferRequest, LiveSequence
 from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
@@ -74,12 +74,12 @@ class LoadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedModel:
-    """A model to load: its configuration before any file is opened, and the recipes of its versions."""
+    """A model to load: its configuration before any file is opened, and the fingerprints of its versions."""
 
     source: ModelSource
     config: ModelConfig
     stamps: Stamps
-    recipes: Mapping[int, Recipe]
+    fingerprints: Mapping[int, Fingerprint]
     graph: Graph | None = None
     """Steps, if the model is an ensemble."""
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class Regroup:
 
     def do(self) -> list[Instance]:
         """Swap the instances, on the event loop. Return those to close once they are drained."""
-        self.model.join(self.join)
-        ended = self.model.part(self.part)
+        self.model.add_instances(self.join)
+        ended = self.model.remove_instances(self.part)
         groups = self.model.config.instance_group
         del groups[:]
         groups.MergeFrom(self.config.instance_group)
@@ -136,7 +136,7 @@ class Loader:
             if not agents.agents:
                 return self._build_wanted_model(source, written, stamps)
             files = (f"{version} {stamp}" for version, stamp in sorted(stamps.versions.items()))
-            recipe = Recipe(  # of all versions: it covers every file that agents see
+            fingerprint = Fingerprint(  # of all versions: it covers every file that agents see
                 config=written.SerializeToString(deterministic=True),
                 groups=b"",
                 directory=source.place if source.origin is not None else str(source.directory),
@@ -144,24 +144,24 @@ class Loader:
                 files="\n".join(files),
             )
             same = None if served is None else served.wanted
-            if same is not None and recipe in same.recipes.values():
+            if same is not None and fingerprint in same.fingerprints.values():
                 return replace(same, stamps=stamps)
             source = _run_agents(source, written, ownership, self._options.repoagent_directory)
             config = self._read_config(source)
             config.model_repository_agents.CopyFrom(agents)
             wanted = self._build_wanted_model(source, config, stamps)
-            ownership.wanted = replace(wanted, recipes=dict.fromkeys(wanted.recipes, recipe))
+            ownership.wanted = replace(wanted, fingerprints=dict.fromkeys(wanted.fingerprints, fingerprint))
             return ownership.wanted
 
     def _build_wanted_model(self, source: ModelSource, config: ModelConfig, stamps: Stamps) -> WantedModel:
         self._fill_config(config, source)
-        composed, recipes = configuration.is_ensemble(config), dict[int, Recipe]()
+        composed, fingerprints = configuration.is_ensemble(config), dict[int, Fingerprint]()
         rest, groups = deepcopy(config), messages.ModelConfig(instance_group=config.instance_group)
         rest.ClearField("version_policy")
         rest.ClearField("instance_group")
         for version in wanted_versions(config, source):
             place = str(source.file or source.versions[version])
-            recipes[version] = Recipe(
+            fingerprints[version] = Fingerprint(
                 config=rest.SerializeToString(deterministic=True),
                 groups=groups.SerializeToString(deterministic=True),
                 # where it is stored, not where it was fetched to
@@ -173,7 +173,7 @@ class Loader:
             source=source,
             config=config,
             stamps=stamps,
-            recipes=recipes,
+            fingerprints=fingerprints,
             graph=graph_of(config, source.namespace) if composed else None,
             labels=read_labels(config, source.directory) if composed else {},
         )
@@ -257,7 +257,7 @@ class Loader:
                 inline_below_ns=self.settings.inline_below_ns,
             )
             model.statistics.latencies = latencies_of(config, self.settings.latencies)
-            model.join(self._create_instances(model, specs, config, source))
+            model.add_instances(self._create_instances(model, specs, config, source))
         except BaseException:
             opened.close()
             raise

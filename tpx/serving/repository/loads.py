@@ -25,7 +25,8 @@ from tpx.serving.repository.discovery import Repositories, relative_paths, size_
 from tpx.serving.repository.ensembles import Ensembles, plan_order
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, WantedModel, reason_of
-from tpx.serving.repository.memory import ModelMemory, Outcomes, Permits, Retirement
+from tpx.serving.repository.memory import ModelMemory, Outcomes, Permits
+from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.table import KeptConfig, Loaded, ModelRepository, plan_load
 from tpx.serving.served import Served
 
@@ -175,9 +176,7 @@ class Loads:
                 source = await in_load_thread(self.permits, discover)
             except (LoadError, UsageError) as exc:
                 reason = reason_of(exc)
-                raise self._record_refusal(
-                    model, reason, f"{absent(model)}: {reason}", passed_over=True
-                ) from exc
+                raise self._record_refusal(model, reason, f"{absent(model)}: {reason}", skipped=True) from exc
             if source is None:
                 log.error("%s", absent(model))
                 raise InvalidRequest(absent(model))
@@ -217,11 +216,11 @@ class Loads:
             raise
 
     def _record_refusal(
-        self, model: ModelId, reason: str, message: str, *, passed_over: bool = False
+        self, model: ModelId, reason: str, message: str, *, skipped: bool = False
     ) -> InvalidRequest:
         """Record why a model cannot be loaded, and return the error to raise."""
         log.error("failed to load '%s': %s", model, reason)
-        self.table.fault(model, reason, passed_over=passed_over)
+        self.table.fault(model, reason, skipped=skipped)
         return InvalidRequest(message)
 
     async def _read_wanted_model(self, source: ModelSource, ownership: Ownership) -> WantedModel:
@@ -235,10 +234,8 @@ class Loads:
         except Exception as exc:  # backends and agents run here: any failure fails this model only
             reason = source.fault or reason_of(exc)
             # Triton skips a model that it cannot poll and may still be ready
-            passed_over = isinstance(exc, TpxError)
-            raise self._record_refusal(
-                model, reason, f"{absent(model)}: {reason}", passed_over=passed_over
-            ) from exc
+            skipped = isinstance(exc, TpxError)
+            raise self._record_refusal(model, reason, f"{absent(model)}: {reason}", skipped=skipped) from exc
 
     async def _load_parts(self, wanted: WantedModel, graph: Graph, group: LoadGroup) -> None:
         """Load the parts of an ensemble. A failed part is reported when the ensemble is composed."""
@@ -269,7 +266,7 @@ class Loads:
                 and serving[version].may_regroup(wanted.config)
             )
 
-        plan = plan_load(wanted.recipes, table.recipes(model), may_regroup)
+        plan = plan_load(wanted.fingerprints, table.fingerprints(model), may_regroup)
         table.begin(model, plan)
         outcomes: Outcomes
         if wanted.graph is not None:  # composed from what serves now: do not await before the swap
@@ -282,20 +279,22 @@ class Loads:
         loaded = {}
         for version, outcome in outcomes.items():
             if not isinstance(outcome, BaseException):
-                loaded[version] = Loaded(served=outcome, recipe=wanted.recipes[version], ownership=ownership)
+                loaded[version] = Loaded(
+                    served=outcome, fingerprint=wanted.fingerprints[version], ownership=ownership
+                )
                 ownership.share()
         ends = {**outcomes, **regroups}
         failures = {v: end for v, end in ends.items() if isinstance(end, BaseException)}
         ready = {v: regroup for v, regroup in regroups.items() if not isinstance(regroup, BaseException)}
         # all or nothing: the old versions keep serving
         if failures:
-            self.retirement.discard(loaded.values(), ready.values())
+            self.retirement.close_unused(loaded.values(), ready.values())
             raise self._record_failure(wanted, failures, aside=loaded)
         self.retirement.freeze_imports()
-        self.retirement.retire(table.succeed(model, plan, loaded, wanted.stamps))
+        self.retirement.drain(table.succeed(model, plan, loaded, wanted.stamps))
         for version, regroup in ready.items():
-            self.retirement.dismiss(regroup.model, regroup.do())
-            table.remake(model, version, wanted.recipes[version])
+            self.retirement.close_removed(regroup.model, regroup.do())
+            table.remake(model, version, wanted.fingerprints[version])
         kept = table.record(model).loaded
         for version in kept.keys() & plan.keep:
             kept[version].served.config.version_policy.CopyFrom(wanted.config.version_policy)
@@ -331,7 +330,7 @@ class Loads:
 
         return await self.memory.load(
             model,
-            {version: wanted.recipes[version] for version in versions},
+            {version: wanted.fingerprints[version] for version in versions},
             partial(size_of, source),
             lambda: self._attempt_all(
                 f"load '{model}'", {version: partial(load, version) for version in versions}

@@ -1,4 +1,4 @@
-"""Memory of models: versions that no longer serve are closed, and idle models make room for others.
+"""Memory of models: with a limit, idle models make room for others.
 
 With a limit, the size of a model is the growth of the process and its children during the load, but at
 least the size of its files. Loads run one at a time, so that growth can be attributed to one model. A
@@ -7,24 +7,17 @@ that requests use while they compute is not counted.
 """
 
 import asyncio
-import gc
 import logging
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tpx.errors import Code, LoadError
-from tpx.serving.deferred import Tasks
 from tpx.serving.heap import give_memory_back
-from tpx.serving.instance import Instance
-from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.agents.ownership import Ownership
-from tpx.serving.repository.loading import Regroup
-from tpx.serving.repository.table import Loaded, ModelRepository, Recipe, VersionState
+from tpx.serving.repository.retirement import Retirement
+from tpx.serving.repository.table import Fingerprint, ModelRepository, VersionState
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -32,137 +25,10 @@ log = logging.getLogger(__name__)
 Outcomes = dict[int, Served | BaseException]
 
 _LOOK_EVERY_S = 0.01
-_CLOSED_AT_ONCE = 32
-_A_BACKEND_OF_MODULES = 20
-_RECLAIM_AFTER_S = 0.2
-"""Delay before memory is reclaimed, so that one collection covers models unloaded together."""
 _IDLE_WITHIN_S = 1.0
 """Time a load waits for busy models to become idle."""
 _CLOSED_WITHIN_S = 30.0
 _MOST_MEASURED = 10_000
-
-
-class Retirement:
-    """Closes versions off the event loop, each once it has nothing in flight."""
-
-    def __init__(self, tasks: Tasks, on_end: Callable[[Served], None]) -> None:
-        self._tasks = tasks
-        self._on_end = on_end
-        self.draining: list[Served] = []
-        """Versions that get no new requests but have some in flight."""
-        self._owned: set[Ownership] = set()
-        self._ending: dict[ModelId, set[asyncio.Task[None]]] = {}
-        """Closing tasks of dismissed instances, by model, that no load has waited for yet."""
-        # not the loop's default executor: requests need it, and Python models may take 30 s to end
-        self._pool = ThreadPoolExecutor(_CLOSED_AT_ONCE, thread_name_prefix="retirement")
-        self._reclaiming = False
-        self._modules = len(sys.modules)
-        self.last = False
-        """True while the server shuts down: memory need not be reclaimed."""
-
-    def shutdown(self) -> None:
-        """Stop the threads. Nothing can be closed afterwards."""
-        self._pool.shutdown(wait=False)
-
-    def retire(self, ended: Iterable[Loaded]) -> None:
-        """Close versions that get no new requests, each after its last response."""
-        for loaded in ended:
-            self.draining.append(loaded.served)
-            self._tasks.start(self._drain(loaded))
-
-    def discard(self, loaded: Iterable[Loaded], regroups: Iterable[Regroup] = ()) -> None:
-        """Close versions and instances that never served."""
-        for one in loaded:
-            self._tasks.start(self._close(one))
-        for regroup in regroups:
-            self._tasks.start(self._run_in_thread(regroup.drop))
-
-    def dismiss(self, model: ServedModel, instances: Iterable[Instance]) -> None:
-        """Close instances of a model that keeps serving, each after its current work, sequences included."""
-        for instance in instances:
-            task = self._tasks.start(self._dismiss(model, instance))
-            if not model.config.HasField("sequence_batching"):  # a sequence may never end
-                ending = self._ending.setdefault(model.model_id, set())
-                ending.add(task)
-                task.add_done_callback(ending.discard)
-
-    async def until_dismissed(self, model: ModelId) -> None:
-        """Wait until the dismissed instances of a model are closed, except those of sequence models."""
-        ending = self._ending.pop(model, None)
-        if ending:
-            await asyncio.wait(ending)
-
-    async def _dismiss(self, model: ServedModel, instance: Instance) -> None:
-        while not instance.left:
-            if self.last and not model.in_flight:
-                model.give_up_sequences()
-            await asyncio.sleep(_LOOK_EVERY_S)
-        await self._run_in_thread(instance.close)
-        log.info("instance %s has ended", instance.name)
-        self._schedule_reclaim()
-
-    def freeze_imports(self) -> None:
-        """Exempt the modules of a newly imported backend from garbage collection. A collection pauses
-        all requests while it visits these objects: a few tenths of a second with PyTorch.
-        """
-        if len(sys.modules) - self._modules > _A_BACKEND_OF_MODULES:
-            self._modules = len(sys.modules)
-            gc.freeze()
-
-    def hold(self, ownership: Ownership) -> None:
-        """Keep track of the files and agents of a load until `release` or `abandon`."""
-        self._owned.add(ownership)
-
-    def abandon(self) -> None:
-        """Remove the files of all loads even if they are in use: the process is exiting."""
-        for ownership in self._owned:
-            ownership.abandon()
-
-    async def release(self, ownership: Ownership | None) -> None:
-        """Drop one share of the files and agents of a load. The last share ends them."""
-        if ownership is not None and ownership.release():
-            self._owned.discard(ownership)
-            if not ownership.empty:
-                await self._run_in_thread(ownership.end)
-
-    async def _drain(self, loaded: Loaded) -> None:
-        served, ownership = loaded.served, loaded.ownership
-        if ownership is not None and ownership.agents:
-            await self._run_in_thread(ownership.unload)
-        # after one pass of the loop, requests bound before the swap have been submitted
-        await asyncio.sleep(_LOOK_EVERY_S)
-        # while it has requests in flight, or may get some from an ensemble that drains
-        while (served.in_flight > 0 and not served.abandoned) or any(  # noqa: ASYNC110 (an event would add a check to every request)
-            one.in_flight and served.model_id in one.composed_of for one in self.draining
-        ):
-            await asyncio.sleep(_LOOK_EVERY_S)
-        served.retired = True
-        self.draining.remove(served)  # before closing it, so that steps of ensembles cannot resolve to it
-        try:
-            await self._close(loaded)
-        finally:
-            self._on_end(served)
-        log.info("successfully unloaded '%s' version %d", served.model_id, served.version)
-
-    async def _close(self, loaded: Loaded) -> None:
-        try:
-            await self._run_in_thread(loaded.served.close)
-        finally:
-            await self.release(loaded.ownership)
-            self._schedule_reclaim()
-
-    def _schedule_reclaim(self) -> None:
-        if not (self._reclaiming or self.last):
-            self._reclaiming = True
-            self._tasks.start(self._reclaim_memory())
-
-    async def _reclaim_memory(self) -> None:
-        await asyncio.sleep(_RECLAIM_AFTER_S)
-        self._reclaiming = False
-        await self._run_in_thread(give_memory_back)
-
-    async def _run_in_thread(self, work: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
 class Permits(asyncio.Semaphore):
@@ -232,7 +98,7 @@ class ModelMemory:
         self.permits = Permits(1)
         self._sizes: dict[Served, tuple[int, int]] = {}
         """Size in bytes and time of the load, by version."""
-        self._measured: dict[Recipe, int] = {}
+        self._measured: dict[Fingerprint, int] = {}
         self._attributed_bytes = 0
         """Total measured over all loads so far, including models that are gone."""
         self.refused: set[ModelId] = set()
@@ -248,29 +114,31 @@ class ModelMemory:
     async def load(
         self,
         model: ModelId,
-        recipes: Mapping[int, Recipe],
+        fingerprints: Mapping[int, Fingerprint],
         size_of: Callable[[int], int],
         load: Callable[[], Coroutine[object, object, Outcomes]],
     ) -> Outcomes:
-        """Load the versions of `recipes` once there is room; those that do not fit become LoadErrors.
+        """Load the versions of `fingerprints` once there is room; those that do not fit become LoadErrors.
 
         `size_of` returns the file size of a version in bytes; it blocks.
         """
-        if not self.limit_bytes or not recipes:
+        if not self.limit_bytes or not fingerprints:
             return await load()
-        files_bytes = await asyncio.to_thread(lambda: {version: size_of(version) for version in recipes})
+        files_bytes = await asyncio.to_thread(lambda: {version: size_of(version) for version in fingerprints})
         async with self.permits:  # one at a time, so that growth belongs to this model
             self.refused.discard(model)
-            expected = sum(max(self._measured.get(recipes[v], 0), size) for v, size in files_bytes.items())
+            expected = sum(
+                max(self._measured.get(fingerprints[v], 0), size) for v, size in files_bytes.items()
+            )
             if not await self._make_room(model, expected):
-                return self._refuse_load(model, recipes, expected)
+                return self._refuse_load(model, fingerprints, expected)
             before = await self._measure_unattributed()
             outcomes = await load()
             sizes = _split_growth(files_bytes, await self._measure_unattributed() - before)
             loaded = {v: served for v, served in outcomes.items() if not isinstance(served, BaseException)}
             for version in loaded:
-                self._measured.pop(recipes[version], None)
-                self._measured[recipes[version]] = sizes[version]
+                self._measured.pop(fingerprints[version], None)
+                self._measured[fingerprints[version]] = sizes[version]
                 if len(self._measured) > _MOST_MEASURED:
                     del self._measured[next(iter(self._measured))]
             held = sum(sizes[version] for version in loaded)
@@ -370,17 +238,3 @@ def _split_growth(files_bytes: Mapping[int, int], grown_bytes: int) -> dict[int,
         version: max(size, grown_bytes * size // total if total else grown_bytes // len(files_bytes))
         for version, size in files_bytes.items()
     }
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process and its children, in bytes."""
-    import psutil  # imported late: only needed with a limit
-
-    process = psutil.Process()
-    total: int = process.memory_info().rss
-    for child in process.children(recursive=True):
-        try:
-            total += child.memory_info().rss
-        except psutil.Error:
-            continue
-    return total

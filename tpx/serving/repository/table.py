@@ -19,8 +19,8 @@ UNLOADED = "unloaded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """Everything a version is built from: equal recipes produce equal versions."""
+class Fingerprint:
+    """Everything a version is built from: equal fingerprints produce equal versions."""
 
     config: bytes
     """Serialized configuration, without the version policy: it selects versions but does not change them."""
@@ -43,14 +43,14 @@ class Plan:
 
 
 def plan_load(
-    wanted: Mapping[int, Recipe],
-    served: Mapping[int, Recipe],
+    wanted: Mapping[int, Fingerprint],
+    served: Mapping[int, Fingerprint],
     may_regroup: Callable[[int], bool] = lambda version: True,  # noqa: ARG005
 ) -> Plan:
-    """Plan the steps from the served recipes to the wanted ones; unchanged versions are kept, and those
+    """Plan the steps from the served fingerprints to the wanted ones; unchanged versions are kept, and those
     that differ only in instance groups change their instances if `may_regroup` allows it.
     """
-    keep = {version for version, recipe in wanted.items() if served.get(version) == recipe}
+    keep = {version for version, fingerprint in wanted.items() if served.get(version) == fingerprint}
     regroup = {
         version
         for version in wanted.keys() & served.keys() - keep
@@ -75,10 +75,10 @@ class VersionState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A version that serves, its recipe, and the ownership of its load."""
+    """A version that serves, its fingerprint, and the ownership of its load."""
 
     served: Served
-    recipe: Recipe
+    fingerprint: Fingerprint
     ownership: Ownership | None = None
 
 
@@ -92,13 +92,13 @@ class VersionEntry:
     state: VersionState | None = VersionState.LOADING
     reason: str = ""
     loaded: Loaded | None = None
-    passed_over: bool = False
+    skipped: bool = False
     """True if Triton would skip this model when polling: it does not affect the server's readiness."""
 
     @property
-    def hinders(self) -> bool:
+    def blocks_readiness(self) -> bool:
         """True if strict readiness fails because of the state of this version."""
-        if self.passed_over:
+        if self.skipped:
             return False
         gone = self.state is VersionState.UNLOADING or self.reason.startswith(UNLOADED)
         return self.state is not VersionState.READY and not gone
@@ -143,9 +143,9 @@ class Record:
         return fault + [entry for _, entry in sorted(self.versions.items())]
 
     @property
-    def hinders(self) -> bool:
+    def blocks_readiness(self) -> bool:
         """True if strict readiness fails because of the states of this model."""
-        return any(entry.hinders for entry in self.entries)
+        return any(entry.blocks_readiness for entry in self.entries)
 
     @property
     def loaded(self) -> dict[int, Loaded]:
@@ -204,8 +204,8 @@ class ModelRepository:
         """Result of `served`, until a different version serves."""
         self._in_processes: list[Served] = []
         """Served versions that compute in processes."""
-        self._hindered: bool | None = None
-        """True if some model hinders readiness by its state, until the next change of a state."""
+        self._blocked: bool | None = None
+        """True if some model blocks readiness by its state, until the next change of a state."""
 
     # what serves
 
@@ -290,16 +290,16 @@ class ModelRepository:
 
         Load balancers ask often, so models are examined only after a change.
         """
-        if self._hindered is None:
-            self._hindered = any(record.hinders for _, record in self._list_records())
-        return not (self.unreadable or self._hindered) and all(one.healthy for one in self.in_processes())
+        if self._blocked is None:
+            self._blocked = any(record.blocks_readiness for _, record in self._list_records())
+        return not (self.unreadable or self._blocked) and all(one.healthy for one in self.in_processes())
 
     def failures(self) -> list[str]:
         """Return the models that are not ready or could not be read."""
         return [
             str(model)
             for model, record in self._list_records()
-            if any(entry.hinders or entry.passed_over for entry in record.entries)
+            if any(entry.blocks_readiness or entry.skipped for entry in record.entries)
             or not all(loaded.served.healthy for loaded in record.loaded.values())
         ]
 
@@ -320,9 +320,9 @@ class ModelRepository:
         """Return the record of a model, or an empty one."""
         return self._find_records(model.name).get(model.namespace) or Record()
 
-    def recipes(self, model: ModelId) -> dict[int, Recipe]:
-        """Return the recipes of the versions that serve."""
-        return {version: loaded.recipe for version, loaded in self.record(model).loaded.items()}
+    def fingerprints(self, model: ModelId) -> dict[int, Fingerprint]:
+        """Return the fingerprints of the versions that serve."""
+        return {version: loaded.fingerprint for version, loaded in self.record(model).loaded.items()}
 
     def stamps(self) -> dict[ModelId, Stamps | None]:
         """Return the stamps of each model's last load, None if it failed. Unloaded models are excluded."""
@@ -337,7 +337,7 @@ class ModelRepository:
     def begin(self, model: ModelId, plan: Plan) -> None:
         """Mark the versions of a plan as loading, except those that serve meanwhile."""
         record = self._get_or_add_record(model)
-        record.fault = self._hindered = None
+        record.fault = self._blocked = None
         for version in plan.load:
             entry = record.versions.setdefault(version, VersionEntry(version=version))
             if entry.loaded is None:
@@ -354,7 +354,7 @@ class ModelRepository:
             ended += record.versions[version].end()
         # drop versions that failed before and are no longer wanted
         for version in record.versions.keys() - {*plan.load, *plan.keep}:
-            if record.versions[version].hinders:
+            if record.versions[version].blocks_readiness:
                 del record.versions[version]
         self._record_change()
         return ended
@@ -369,11 +369,11 @@ class ModelRepository:
         record.kept = config if record.polled else None
         record.polled = True
 
-    def remake(self, model: ModelId, version: int, recipe: Recipe) -> None:
-        """Assign a new recipe to a version that keeps serving because it already matches it."""
+    def remake(self, model: ModelId, version: int, fingerprint: Fingerprint) -> None:
+        """Assign a new fingerprint to a version that keeps serving because it already matches it."""
         entry = self._models[model.name][model.namespace].versions[version]
         if entry.loaded is not None:
-            entry.loaded = replace(entry.loaded, recipe=recipe)
+            entry.loaded = replace(entry.loaded, fingerprint=fingerprint)
 
     def fail(self, model: ModelId, reasons: Mapping[int, str]) -> None:
         """Mark the versions of a failed load as unavailable, except those that keep serving."""
@@ -385,16 +385,16 @@ class ModelRepository:
             if entry.loaded is None:
                 entry.state, entry.reason = VersionState.UNAVAILABLE, reason
 
-    def fault(self, model: ModelId, reason: str, *, passed_over: bool = False) -> None:
+    def fault(self, model: ModelId, reason: str, *, skipped: bool = False) -> None:
         """Record why a model could not be read; versions that serve are not affected.
 
-        `passed_over` means that the fault does not affect the server's readiness.
+        `skipped` means that the fault does not affect the server's readiness.
         """
         record = self._get_or_add_record(model)
         self._mark_failed(record)
         if not record.loaded:
             state = VersionState.UNAVAILABLE
-            record.fault = VersionEntry(version=None, state=state, reason=reason, passed_over=passed_over)
+            record.fault = VersionEntry(version=None, state=state, reason=reason, skipped=skipped)
 
     def suspend(self, model: ModelId, reason: str) -> list[Loaded]:
         """Stop serving an ensemble until the models it depends on serve again. Return what served."""
@@ -402,7 +402,7 @@ class ModelRepository:
         ended = []
         for entry in record.versions.values():
             ended += entry.end()
-            gone = entry.state is VersionState.UNLOADING or not entry.hinders
+            gone = entry.state is VersionState.UNLOADING or not entry.blocks_readiness
             entry.reason = f"{UNLOADED}: {reason}" if gone else reason
         self._record_change()
         return ended
@@ -439,7 +439,7 @@ class ModelRepository:
         ended = self.unload(model)
         if model.namespace in self._find_records(model.name):
             self._drop_record(model)
-        self.fault(model, reason, passed_over=True)
+        self.fault(model, reason, skipped=True)
         return ended
 
     def ended(self, served: Served) -> None:
@@ -448,7 +448,7 @@ class ModelRepository:
         # unless it was loaded again or is loading
         if entry is not None and entry.state is VersionState.UNLOADING:
             entry.state, entry.reason = VersionState.UNAVAILABLE, entry.reason or UNLOADED
-            self._hindered = None
+            self._blocked = None
 
     def forget(self, present: Iterable[ModelId]) -> None:
         """Drop models that are neither present nor in use."""
@@ -466,7 +466,7 @@ class ModelRepository:
     def _record_change(self) -> None:
         """Record that a different version serves; what no longer serves is not kept alive."""
         self.generation += 1
-        self._served, self._in_processes, self._hindered = None, [], None
+        self._served, self._in_processes, self._blocked = None, [], None
         self.on_change()
 
     def _list_served(self) -> Sequence[Served]:
@@ -476,7 +476,7 @@ class ModelRepository:
         return self._served
 
     def _mark_failed(self, record: Record) -> None:
-        record.stamps = self._hindered = None
+        record.stamps = self._blocked = None
         if self.namespaces and not record.known:  # the name may now refer to another model
             record.known = True
             self._record_change()
@@ -495,7 +495,7 @@ class ModelRepository:
         return self._models.setdefault(model.name, {}).setdefault(model.namespace, Record())
 
     def _drop_record(self, model: ModelId) -> None:
-        self._hindered = None
+        self._blocked = None
         records = self._models[model.name]
         del records[model.namespace]
         if not records:
@@ -507,7 +507,7 @@ def _find_serving(model: ModelId | str, record: Record, version: str) -> Served:
 
     Raises NotFound, NotReady, and InvalidRequest if the version is not a positive number.
     """
-    if not record.versions and record.fault is not None and record.fault.passed_over:
+    if not record.versions and record.fault is not None and record.fault.skipped:
         raise NotFound(f"Request for unknown model: '{model}' is not found")
     if not version:
         ready = [number for number, entry in record.versions.items() if entry.loaded is not None]

@@ -66,7 +66,7 @@ class Arrivals:
 class InlinePolicy:
     """Decides for a model, from the cost of past executions, what the event loop computes itself."""
 
-    __slots__ = ("_freezes", "_lone", "_short", "lone_row_size", "row_size", "usual_ns")
+    __slots__ = ("_below_ns", "_freezes", "_lone", "_short", "lone_row_size", "row_size", "usual_ns")
 
     def __init__(
         self, below_ns: int, arrivals: Arrivals, clock: Callable[[], int] = time.perf_counter_ns
@@ -74,6 +74,7 @@ class InlinePolicy:
         """`below_ns` limits short executions, 0 computes nothing on the loop; `arrivals` counts the requests
         to all models before they reach the policy.
         """
+        self._below_ns = below_ns
         self._freezes = freezes = _Freezes(clock)
         self._short = _Short(below_ns, freezes)
         self._lone = _Lone(_LONE * below_ns, arrivals, freezes)
@@ -105,7 +106,7 @@ class InlinePolicy:
 
         `alone` is True if it had a single request and the instances held nothing else when it ended.
         """
-        if cost_ns:
+        if cost_ns and self._below_ns:
             self._freezes.expire()
             self._short.measured_in_thread(cost_ns, row_size)
             self._lone.measured_in_thread(cost_ns, row_size, alone=alone)
@@ -210,8 +211,6 @@ class _Short:
             self.most_row_size = min(self.most_row_size, row_size - 1)
 
     def measured_in_thread(self, cost_ns: int, row_size: int) -> None:
-        if not self._below_ns:
-            return
         if cost_ns < self._below_ns:
             if self._left:
                 self._left -= 1
@@ -262,8 +261,6 @@ class _Lone:
         self._handed_over_at = self._arrivals.count
 
     def measured_in_thread(self, cost_ns: int, row_size: int, *, alone: bool) -> None:
-        if not self._below_ns:
-            return
         if not alone or self._arrivals.count != self._handed_over_at:
             self._in_a_row = 0
         elif cost_ns < self._below_ns:

@@ -10,7 +10,7 @@ from tests.serving.onnx_files import doubling, graph, node, save, value
 from tests.serving.stacking.stacks import request
 from tpx.serving.backends.contract import Arrays, Binding, Binds
 from tpx.serving.batch import Batch
-from tpx.serving.instances.kept import KeptBindings
+from tpx.serving.instances.bindings import BindingCache
 from tpx.serving.instances.thread import BatchWork
 from tpx.serving.stacking.plain import PlainStacking
 
@@ -57,7 +57,7 @@ class Scene:
             "net_0",
             self.executor,
             PlainStacking(batched=rows),
-            KeptBindings(self.executor, batched=rows),
+            BindingCache(self.executor, batched=rows),
         )
 
     def answers(self, *inputs: Any) -> list[Any]:

@@ -25,7 +25,7 @@ _LARGE_BYTES = 64 << 20
 _Key = tuple[object, ...]
 
 
-class KeptBindings:
+class BindingCache:
     """Bindings of one executor, for batches that PlainStacking would stack; bounded in number and
     memory.
 
