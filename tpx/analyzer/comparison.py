@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from tpx.analyzer.objectives import METRICS, NS_PER_MS
+from tpx.analyzer.metrics import METRICS, NS_PER_MS
 from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.analyzer.verdict import Finding, judge
