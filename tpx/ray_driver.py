@@ -74,6 +74,7 @@ def keep_value(key: bytes, value: bytes) -> None:
 
 
 def drop_value(key: bytes) -> None:
+    """Remove a value from the head node, if there is one."""
     from ray.experimental import internal_kv
 
     internal_kv._internal_kv_del(key)

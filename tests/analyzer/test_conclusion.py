@@ -9,7 +9,8 @@ import pytest
 
 from tests.analyzer.measuring import changed, make_latency, make_measurement, make_streaming, make_window
 from tpx.analyzer.conclusion import Evidence, finalist_of
-from tpx.analyzer.objectives import ModelConstraint, joules_per_inference, rank, score
+from tpx.analyzer.metrics import joules_per_inference
+from tpx.analyzer.objectives import ModelConstraint, rank, score
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.results.measurement import (
     Configuration,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.analyzer.measuring import make_latency, make_measurement, make_streaming
-from tpx.analyzer.objectives import joules_per_inference, metric
+from tpx.analyzer.metrics import joules_per_inference, metric
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import language_model, language_warnings

@@ -8,7 +8,7 @@ from tests.e2e.child import tpx
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.serving.onnx_files import doubling, write_model
 from tpx import examples
-from tpx.analyzer.objectives import metric
+from tpx.analyzer.metrics import metric
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import ModelRun, Run
 

@@ -7,7 +7,8 @@ from itertools import permutations
 import pytest
 
 from tests.analyzer.measuring import make_latency, make_measurement
-from tpx.analyzer.objectives import METRICS, failure_percent, metric, rank, satisfies, score
+from tpx.analyzer.metrics import METRICS, metric
+from tpx.analyzer.objectives import failure_percent, rank, satisfies, score
 from tpx.analyzer.results.goals import Constraint, Goals, WeightedObjective
 from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, Measurement, MemoryUse, Variant
 from tpx.analyzer.results.run import ModelRun, VariantRun

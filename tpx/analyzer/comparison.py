@@ -9,15 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal
 
-import numpy as np
-
-from tpx.analyzer.objectives import METRICS, NS_PER_MS
+from tpx.analyzer.metrics import METRICS, NS_PER_MS
 from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.run import ModelRun, Run
 from tpx.analyzer.verdict import Finding, judge
-from tpx.perf.compare import Difference, FigureName, settled
+from tpx.perf.compare import Difference, FigureName, difference, settled
 from tpx.perf.options.measuring import Strictness
-from tpx.perf.statistics.findings import contrast_runs
 
 Role = Literal["recommended", "best", ""]
 _FIGURES: tuple[tuple[FigureName, str, float], ...] = (
@@ -115,21 +112,15 @@ def _pair_figures(
     both = (*before, *after)
     load = " -> ".join(dict.fromkeys(str(point.load) for _, point in both))
     for figure, tag, unit in _FIGURES:
-        values = [METRICS[tag].value(point) or 0.0 for _, point in both]
+        values = [unit * (METRICS[tag].value(point) or 0.0) for _, point in both]
         if min(values) <= 0:
             continue
-        logs = np.log(values).tolist()
-        old, new = logs[: len(before)], logs[len(before) :]
         yield Pair(
             model=model,
             before=" or ".join(dict.fromkeys(name for name, _ in before)),
             after=" or ".join(dict.fromkeys(name for name, _ in after)),
             role=role,
-            difference=Difference(
-                load=load,
-                figure=figure,
-                before=float(np.exp(np.mean(old))) * unit,
-                contrast=contrast_runs(old, new),
-                repeat_s=repeat_s,
+            difference=difference(
+                load, figure, values[: len(before)], values[len(before) :], repeat_s=repeat_s
             ),
         )

@@ -10,7 +10,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from tpx.analyzer.objectives import RankedVariant, gpu_mb, ram_mb, score, window_scores
+from tpx.analyzer.metrics import gpu_mb, ram_mb
+from tpx.analyzer.objectives import RankedVariant, score, window_scores
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.pooled import Mean
 from tpx.perf.statistics.findings import ALPHA, Contrast, RoundTable

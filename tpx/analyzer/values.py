@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tpx.analyzer.config_sweep import BadField, integer, stepped
-from tpx.analyzer.objectives import metric
+from tpx.analyzer.metrics import metric
 from tpx.analyzer.results.goals import Bound, Constraint, WeightedObjective
 from tpx.errors import UsageError
 from tpx.options import nearest

@@ -8,18 +8,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tpx.analyzer.conclusion import Conclusion, conclude
+from tpx.analyzer.metrics import in_words, metric, shown
 from tpx.analyzer.objectives import (
     ModelConstraint,
     RankedVariant,
     describe_limits,
     describe_misses,
     gain_percent,
-    in_words,
     limits_of,
-    metric,
     rank,
     score,
-    shown,
     unmeasured,
 )
 from tpx.analyzer.results.goals import Goals

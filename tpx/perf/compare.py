@@ -12,7 +12,7 @@ import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.options.measuring import Strictness
-from tpx.perf.statistics.findings import FEWEST_RUNS, Contrast, contrast_runs, corrected
+from tpx.perf.statistics.findings import FEWEST_RUNS, WINDOW_VARIANCE, Contrast, contrast_runs, corrected
 from tpx.perf.statistics.summaries import Batches, Floats, Integers, quantiles
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Array
@@ -239,22 +239,31 @@ def compare(before: Sequence[Levels], after: Sequence[Levels], strictness: Stric
     repeat_s = fmean(sum(level.seconds for level in run.values()) for run in runs)
     raw = []
     for load, name in product(common, FIGURES):
-        old, new = (np.log([run[load].value(name) for run in side]).tolist() for side in (before, after))
+        old, new = ([run[load].value(name) for run in side] for side in (before, after))
         within = fmean(run[load].variance(name) for run in runs)
-        raw.append(
-            Difference(
-                load=load,
-                figure=name,
-                before=float(np.exp(fmean(old))),
-                contrast=contrast_runs(old, new, within),
-                repeat_s=repeat_s,
-            )
-        )
+        raw.append(difference(load, name, old, new, repeat_s=repeat_s, within=within))
     return Comparison(
         differences=settled(raw, strictness),
         only_before=tuple(load for load in first if load not in second),
         only_after=tuple(load for load in second if load not in first),
         too_few=tuple(load for load in both if load not in common),
+    )
+
+
+def difference(
+    load: str,
+    figure: FigureName,
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    repeat_s: float,
+    within: float = WINDOW_VARIANCE,
+) -> Difference:
+    """Return the change of a figure between two sets of runs; `within` is the variance within one run."""
+    old, new = (np.log(side).tolist() for side in (before, after))
+    contrast = contrast_runs(old, new, within)
+    return Difference(
+        load=load, figure=figure, before=math.exp(fmean(old)), contrast=contrast, repeat_s=repeat_s
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analyzer.results.test_journal import MEASURED, STARTED
-from tpx.analyzer.objectives import METRICS
+from tpx.analyzer.metrics import METRICS
 from tpx.analyzer.results.journal import Journal, Measured, RunStarted, read_last_run
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.run import Run

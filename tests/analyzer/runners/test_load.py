@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.analyzer.measuring import make_latency, make_window
-from tpx.analyzer.objectives import METRICS
+from tpx.analyzer.metrics import METRICS
 from tpx.analyzer.results.measurement import LoadPoint
 from tpx.analyzer.runners.load import level_of, shorten_rules, to_measurement
 from tpx.options import from_argv

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpx.analyzer.objectives import BACKEND_PARAMETER, COLUMNS, METRICS
+from tpx.analyzer.metrics import BACKEND_PARAMETER, COLUMNS, METRICS
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.values import Flags, flags, from_yaml_text, read_constraints, read_objectives

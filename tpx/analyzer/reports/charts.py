@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.objectives import METRICS, NS_PER_MS, RankedVariant, gpu_mb, metric, ram_mb
+from tpx.analyzer.metrics import METRICS, NS_PER_MS, gpu_mb, metric, ram_mb
+from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean, repeated

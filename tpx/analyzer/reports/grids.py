@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tpx.analyzer.objectives import METRICS, RankedVariant, compliance_of, gain_percent, joules_per_inference
+from tpx.analyzer.metrics import METRICS, joules_per_inference
+from tpx.analyzer.objectives import RankedVariant, compliance_of, gain_percent
 from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.measurement import Measurement

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from tpx.analyzer.objectives import METRICS, RankedVariant, compliance_of, joules_per_inference
+from tpx.analyzer.metrics import METRICS, joules_per_inference
+from tpx.analyzer.objectives import RankedVariant, compliance_of
 from tpx.analyzer.reports.view import ModelView, Prices, ReportView
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement

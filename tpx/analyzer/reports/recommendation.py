@@ -4,7 +4,8 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpx.analyzer.objectives import METRICS, RankedVariant, describe_limits, shown
+from tpx.analyzer.metrics import METRICS, shown
+from tpx.analyzer.objectives import RankedVariant, describe_limits
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import VariantRun

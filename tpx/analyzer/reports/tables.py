@@ -5,16 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tpx.analyzer.objectives import (
-    BACKEND_PARAMETER,
-    BYTES_PER_MB,
-    COLUMNS,
-    METRICS,
-    MeasuredMetric,
-    RankedVariant,
-    ram_mb,
-    rank,
-)
+from tpx.analyzer.metrics import BACKEND_PARAMETER, BYTES_PER_MB, COLUMNS, METRICS, MeasuredMetric, ram_mb
+from tpx.analyzer.objectives import RankedVariant, rank
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import (
     Configuration,

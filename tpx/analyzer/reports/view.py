@@ -7,7 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tpx.analyzer.objectives import RankedVariant, joules_per_inference
+from tpx.analyzer.metrics import joules_per_inference
+from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.reports.charts import Mode, Plot
 from tpx.analyzer.results.measurement import Measurement, Models, ServerOnly
 from tpx.analyzer.results.run import Run

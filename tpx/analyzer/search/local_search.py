@@ -9,7 +9,8 @@ load: twice what keeps its instances busy.
 import math
 from collections.abc import Sequence
 
-from tpx.analyzer.objectives import metric, satisfies
+from tpx.analyzer.metrics import metric
+from tpx.analyzer.objectives import satisfies
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.search.explorer import Explorer

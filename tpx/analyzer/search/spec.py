@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tpx.analyzer.config_sweep import ConfigSweep
-from tpx.analyzer.objectives import metric
+from tpx.analyzer.metrics import metric
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Models, Variant
 from tpx.analyzer.search.ranges import LoadSpace, StrategySpec

@@ -34,7 +34,7 @@ _LOAD_VARIANCE = 0.03**2
 """Variance between loads of one model: loads of the same file differ by up to 6%."""
 _RUN_VARIANCE = 0.04**2
 """Variance between runs of the same thing, made at different times: they differ by 2 to 5%."""
-_WINDOW_VARIANCE = 0.04**2
+WINDOW_VARIANCE = 0.04**2
 """Variance of a measurement with a single window, which shows none."""
 _MEDIAN_VARIANCE = 1.35
 """Variance of a median of three or more values, relative to that of their mean."""
@@ -210,7 +210,7 @@ class RoundTable:
 
 
 def contrast_runs(
-    before: Sequence[float], after: Sequence[float], within: float = _WINDOW_VARIANCE
+    before: Sequence[float], after: Sequence[float], within: float = WINDOW_VARIANCE
 ) -> Contrast:
     """Return the difference of a figure between two sets of runs; unknown with fewer than three before.
 
@@ -232,7 +232,7 @@ def contrast_runs(
 def mean_error(values: Sequence[float]) -> tuple[StandardError, ...]:
     """Return the errors of the mean of two or more repetitions."""
     found = np.asarray(values)
-    variances = moderate(float(found.var(ddof=1)), len(found) - 1, _WINDOW_VARIANCE + _LOAD_VARIANCE)
+    variances = moderate(float(found.var(ddof=1)), len(found) - 1, WINDOW_VARIANCE + _LOAD_VARIANCE)
     return _errors(variances, 1 / len(found))
 
 
@@ -269,6 +269,6 @@ def _variance_of_median(windows: Floats) -> float:
     """
     count = len(windows)
     if count < 2:
-        return _WINDOW_VARIANCE
+        return WINDOW_VARIANCE
     typical = (1 - 2 / (9 * (count - 1))) ** 3
     return float(windows.var(ddof=1)) / typical * (_MEDIAN_VARIANCE if count > 2 else 1.0) / count
