@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -106,6 +107,14 @@ def test_a_wrong_request_is_answered_400(live: Live, fields: dict[str, Any], mes
     answer = generate(live, **fields)
     assert message in answer.error
     assert answer.status == 400
+
+
+def test_a_file_that_is_cut_short_fails_the_load_with_llama_cpp_s_reason(tmp_path: Path) -> None:
+    (tmp_path / "cut.gguf").write_bytes(TINY.read_bytes()[:100_000])
+    with serving(tmp_path / "cut.gguf", exit_on_error=False) as running:
+        [entry] = running.http("POST", "/v2/repository/index").json
+    assert entry["state"] == "UNAVAILABLE"
+    assert "model is corrupted or incomplete" in entry["reason"]
 
 
 def _engines() -> list[psutil.Process]:
