@@ -33,6 +33,8 @@ FIGURES = {
     "p90_us_over_wire": Figure("p90 told / wire", 3),
     "p99_us_over_wire": Figure("p99 told / wire", 3),
     "server_cpu_us": Figure("server CPU us/inf", 1),
+    "tokens_per_s": Figure("tokens/s", 0),
+    "token_cpu_us": Figure("server CPU us/token", 1),
     "client_cpu_us": Figure("client CPU us/inf", 1),
     "p50_range": Figure("p50 range %", 1),
     "run_cpu_s": Figure("CPU s of the run", 2),

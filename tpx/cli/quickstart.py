@@ -9,6 +9,11 @@ from tpx.cli.messages import terminal_width
 from tpx.options import from_argv, option
 from tpx.report.text import Table
 
+_CHAT = (
+    "curl -N localhost:8000/v1/chat/completions "
+    """-d '{"model":"tiny","stream":true,"messages":[{"role":"user","content":"And it came to pass"}]}'"""
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuickstartConfig:
@@ -36,4 +41,6 @@ def main(argv: Sequence[str]) -> int:
     there = [model.name for model in written]
     one = "mnist" if "mnist" in there else there[-1]
     print(f"Measure one:   tpx perf -m {one} --concurrency-range 1:4")
+    if "tiny" in there:
+        print(f"Chat with one: {_CHAT}")
     return 0

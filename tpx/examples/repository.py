@@ -18,12 +18,24 @@ from tpx.examples.alexnet import ALEXNET
 from tpx.examples.elementwise import ACCUMULATOR, ADD_SUB, IDENTITY
 from tpx.examples.example import Example
 from tpx.examples.image import IMAGE, PHOTO
+from tpx.examples.language import TINY
 from tpx.examples.mnist import MNIST, MNIST_TORCH
 from tpx.examples.python_models import PYTHON
 
 EXAMPLES = {
     example.name: example
-    for example in (ALEXNET, MNIST, ADD_SUB, IDENTITY, ACCUMULATOR, *IMAGE, *PYTHON, MNIST_TORCH, *PHOTO)
+    for example in (
+        ALEXNET,
+        MNIST,
+        ADD_SUB,
+        IDENTITY,
+        ACCUMULATOR,
+        *IMAGE,
+        *PYTHON,
+        MNIST_TORCH,
+        TINY,
+        *PHOTO,
+    )
 }
 ALL: tuple[str, ...] = tuple(name for name, example in EXAMPLES.items() if not example.needs)
 """Examples that can be served wherever they can be written."""

@@ -55,8 +55,10 @@ class OpenAiRequest:
     """All given fields that are not null."""
 
 
-def decode(body: bytes, endpoint: Endpoint) -> OpenAiRequest:
-    """Validate the body of a request. Raises InvalidRequest."""
+def decode(body: bytes, endpoint: Endpoint | None = None) -> OpenAiRequest:
+    """Validate a request as JSON; without `endpoint`, its fields tell which it is for. Raises
+    InvalidRequest.
+    """
     if len(body) > MAX_BODY_BYTES:
         raise InvalidRequest(f"the request has {len(body)} bytes, more than {MAX_BODY_BYTES}")
     try:
@@ -65,11 +67,11 @@ def decode(body: bytes, endpoint: Endpoint) -> OpenAiRequest:
         raise InvalidRequest(f"the request is no JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise InvalidRequest("the request must be a JSON object")
-    return validate(value, endpoint)
+    return validate(value, endpoint or endpoint_of(value))
 
 
 def validate(value: JsonObject, endpoint: Endpoint) -> OpenAiRequest:
-    """Validate a request as JSON. Raises InvalidRequest."""
+    """Validate the fields of a request. Raises InvalidRequest."""
     fields = {name: given for name, given in value.items() if given is not None}
     table = _TABLES[endpoint]
     for name, given in fields.items():

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -94,10 +95,11 @@ def test_openai_s_json_streams_over_grpc_as_well(live: Live) -> None:
         ({}, "text_input: this input or openai_request is required"),
         ({"text_input": "a", "openai_request": "{}"}, "text_input: not allowed together"),
         ({"openai_request": "{}"}, "messages: a request has one of"),
-        ({"openai_request": "["}, "openai_request: must be JSON"),
+        ({"openai_request": "["}, "the request is no JSON"),
         ({"openai_request": '{"model":"tiny","prompt":"a","foo":1}'}, "foo: unknown"),
         ({"text_input": "a", "sampling_parameters": '{"min_tokens":3}'}, "min_tokens: llama.cpp has no"),
         ({"text_input": "a", "stream": True, "exclude_input_in_output": False}, "must not be false"),
+        ({"text_input": "a" * 5_000_000}, "text_input: must have at most"),
         ({"text_input": "a " * 5000}, "exceeds the available context size"),
     ],
     ids=lambda value: str(value)[:50],
@@ -106,6 +108,14 @@ def test_a_wrong_request_is_answered_400(live: Live, fields: dict[str, Any], mes
     answer = generate(live, **fields)
     assert message in answer.error
     assert answer.status == 400
+
+
+def test_a_file_that_is_cut_short_fails_the_load_with_llama_cpp_s_reason(tmp_path: Path) -> None:
+    (tmp_path / "cut.gguf").write_bytes(TINY.read_bytes()[:100_000])
+    with serving(tmp_path / "cut.gguf", exit_on_error=False) as running:
+        [entry] = running.http("POST", "/v2/repository/index").json
+    assert entry["state"] == "UNAVAILABLE"
+    assert "model is corrupted or incomplete" in entry["reason"]
 
 
 def _engines() -> list[psutil.Process]:

@@ -4,7 +4,7 @@ import json
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest, validate
+from tpx.protocol.openai import MAX_BODY_BYTES, OpenAiRequest, validate
 
 _SEED = 2**31 - 1
 """llama.cpp's seeds have 32 bits, and the largest means a random one."""
@@ -81,6 +81,8 @@ def _adapt_chat(fields: JsonObject, *, tools: bool) -> None:
 
 def from_tensors(prompt: bytes, sampling: bytes) -> OpenAiRequest:
     """Return the request of the tensors `text_input` and `sampling_parameters`. Raises InvalidRequest."""
+    if len(prompt) + len(sampling) > MAX_BODY_BYTES:
+        raise FieldRefused("text_input", f"must have at most {MAX_BODY_BYTES} bytes")
     try:
         text, given = prompt.decode(), json.loads(sampling or b"{}")
     except (ValueError, RecursionError) as exc:

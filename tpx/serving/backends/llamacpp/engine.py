@@ -11,7 +11,7 @@ from collections import deque
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest, endpoint_of, validate
+from tpx.protocol.openai import decode
 from tpx.serving.backends.llamacpp.adapting import adapt, from_tensors
 from tpx.serving.backends.llamacpp.library import LlamaServer, start_server
 from tpx.serving.backends.llamacpp.metrics import EngineMetrics
@@ -76,7 +76,7 @@ class TritonPythonModel:
             others = sorted(values.keys() - {REQUEST})
             if others:
                 raise InvalidRequest(f"{others[0]}: not allowed together with {REQUEST}")
-            asked = _decode(values[REQUEST])
+            asked = decode(values[REQUEST])
             legacy = asked.fields.get("logprobs", -1) if asked.endpoint == "completions" else -1
             choices = asked.fields.get("n", 1)
             view = (
@@ -107,9 +107,9 @@ class TritonPythonModel:
 
     def _queue(self, generation: "Generation") -> None:
         with self._changed:
-            if len(self._waiting) >= self._most_waiting:
+            if self._full:
                 self._drop_cancelled()
-            full = len(self._waiting) >= self._most_waiting and len(self._running) >= self._parallel
+            full = self._full
             if not full:
                 self._waiting.append(generation)
                 self._changed.notify()
@@ -117,6 +117,10 @@ class TritonPythonModel:
             text = f"Exceeds maximum queue size of model '{self._name}': {self._most_waiting} requests wait"
             generation.finish(text, frames.OVERLOADED)
         self._note_load()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._waiting) + len(self._running) >= self._most_waiting + self._parallel
 
     def _drop_cancelled(self) -> None:
         for _ in range(len(self._waiting)):
@@ -249,13 +253,3 @@ class Generation:
         error = json.loads(data)["error"]
         self._error = str(error["message"]), _CODES.get(error["code"], ErrorCode.INTERNAL)
         return True
-
-
-def _decode(data: bytes) -> OpenAiRequest:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"{REQUEST}: must be JSON: {exc}") from None
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{REQUEST}: must be a JSON object")
-    return validate(value, endpoint_of(value))

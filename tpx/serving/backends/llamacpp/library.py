@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import os
 import secrets
 import socket
 import tempfile
@@ -14,6 +15,8 @@ import xllamacpp
 
 from tpx.protocol.json_values import JsonObject
 
+_SILENT, _ERRORS = -1, 1
+"""Verbosities. Errors of requests are answered, so that the log need not have them."""
 Take = Callable[[bytes], bool]
 """Takes a chunk; returns True to cancel the request."""
 
@@ -53,7 +56,7 @@ def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, bool]:
         )
     if settings["chat_template"]:
         params.chat_template = settings["chat_template"]
-    params.verbosity = -1
+    params.verbosity = _SILENT
     params.ui = params.endpoint_slots = params.endpoint_metrics = False
     params.n_threads_http = 1
     key = secrets.token_hex(32)
@@ -61,8 +64,29 @@ def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, bool]:
     with tempfile.TemporaryDirectory(prefix="tpx-engine-") as directory:
         path = str(Path(directory) / "http.sock")
         params.hostnames = [path]
-        server = cast("LlamaServer", xllamacpp.Server(params))
-        return server, _supports_tools(path, key)
+        try:
+            server = xllamacpp.Server(params)
+        except RuntimeError as exc:
+            Path(path).unlink(missing_ok=True)
+            why = _explain(params, Path(directory) / "log")
+            raise RuntimeError(f"llama.cpp cannot load '{settings['path']}': {why or exc}") from None
+        return cast("LlamaServer", server), _supports_tools(path, key)
+
+
+def _explain(params: xllamacpp.CommonParams, log: Path) -> str:
+    """Return why loading fails: load again, with the log of errors, which the exception does not have."""
+    params.verbosity = _ERRORS
+    standard_error = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            with contextlib.suppress(RuntimeError):
+                xllamacpp.Server(params)
+        finally:
+            os.dup2(standard_error, 2)
+            os.close(standard_error)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line.partition(" E ")[2].strip() for line in lines if " E " in line), "")
 
 
 def _supports_tools(path: str, key: str) -> bool:

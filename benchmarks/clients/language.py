@@ -1,0 +1,88 @@
+"""Streams of a language model: over HTTP in one thread, and in llama.cpp's library without a server.
+
+`python -m benchmarks.clients.language FILE STREAMS TOKENS` is the library by itself, in a process of its own.
+"""
+
+import json
+import selectors
+import socket
+import sys
+import threading
+from pathlib import Path
+from time import monotonic
+
+from tpx.errors import MeasurementError
+
+TIMEOUT_S = 120
+_REQUEST = {"prompt": "And", "stream": True, "ignore_eos": True}
+
+
+def stream(port: int, model: str, streams: int, tokens: int) -> float:
+    """Read streams side by side to their ends; return tokens per second. Raises MeasurementError."""
+    body = json.dumps({**_REQUEST, "model": model, "max_tokens": tokens}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    began, read, total = monotonic(), 0, 0
+    with selectors.DefaultSelector() as selector:
+        for _ in range(streams):
+            connection = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+            connection.sendall(head + body)
+            selector.register(connection, selectors.EVENT_READ, bytearray())
+        while selector.get_map():
+            ready = selector.select(TIMEOUT_S)
+            for key, _ in ready:
+                connection, data = key.fileobj, key.data
+                assert isinstance(connection, socket.socket)
+                more = connection.recv(1 << 20)
+                data += more
+                if not more or data.endswith(b"0\r\n\r\n"):
+                    selector.unregister(connection)
+                    connection.close()
+                    read += data.count(b"data: [DONE]")
+                    total += data.count(b'"text":"') - 1  # the last one only has the reason
+            if not ready:
+                raise MeasurementError(f"no token within {TIMEOUT_S} s")
+    if read != streams:
+        raise MeasurementError(f"{streams - read} of {streams} streams did not end as they should")
+    return total / (monotonic() - began)
+
+
+def run_library(path: Path, streams: int, tokens: int) -> float:
+    """Generate in threads of this process, with the settings of tpx; return tokens per second."""
+    from tpx.serving.backends.llamacpp.library import start_server
+
+    server, _ = start_server(
+        {
+            "path": str(path),
+            "n_ctx": 512 * streams,
+            "n_parallel": streams,
+            "n_batch": 2048,
+            "threads": 1,
+            "n_gpu_layers": 0,
+            "cache_ram_mib": 0,
+            "embeddings": False,
+            "pooling": "",
+            "chat_template": "",
+        },
+        "tiny",
+    )
+    made = [0] * streams
+    body = json.dumps({**_REQUEST, "max_tokens": tokens}).encode()
+
+    def generate(index: int) -> None:
+        def take(_: bytes) -> bool:
+            made[index] += 1
+            return False
+
+        server.handle_completions(body, take)
+
+    threads = [threading.Thread(target=generate, args=(index,)) for index in range(streams)]
+    began = monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return (sum(made) - streams) / (monotonic() - began)
+
+
+if __name__ == "__main__":
+    print(run_library(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])), flush=True)
