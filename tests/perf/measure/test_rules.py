@@ -94,6 +94,10 @@ def test_each_look_needs_a_quarter_more_windows_than_the_last() -> None:
 
 def test_the_last_look_counts_alone() -> None:
     assert stable(Server(*[1000] * 3).judged(Precision(replace(CI, max_windows=3)))) == [False, False, True]
+    # after looks at 3, 4 and 5 windows the next is due at 7
+    by_chance = Server(*[400] * 6, even=False)
+    last = by_chance.judged(Precision(replace(CI, stability=0.09, max_windows=6)))
+    assert [s.moved for s in last][-1] != last[-2].moved
     wide = Server(*[200] * 3, even=False).judged(Precision(replace(CI, stability=0.001, max_windows=3)))
     assert not any(stable(wide))
 
@@ -148,6 +152,9 @@ def test_with_objectives_similar_windows_are_only_the_beginning() -> None:
     assert [s.kept for s in with_goals] == [1, 2, 3, 4, 5]
     assert stable(with_goals) == [False, False, True, True, True]
     assert alone[1].moved == "3 windows are needed, there were 2"
+    assert alone[2].moved == "throughput moved by 0.0%, latency by 0.0%"
+    late = Server(1000, 1500, 1500, 1500).judged(ThreeWindows(objectives))
+    assert stable(late) == [False, False, False, True]
 
 
 def test_the_warm_up_is_not_kept_and_is_at_most_half_of_the_windows() -> None:
