@@ -363,6 +363,28 @@ def test_a_key_may_hold_any_characters() -> None:
     assert restrictions.get("inference") is None
 
 
+def test_a_bearer_token_is_compared_without_its_scheme(tmp_path: Path) -> None:
+    flag = "--openai-restricted-api"
+    (tmp_path / "key").write_text("sk-1\n")
+    for value in ("Bearer sk-1", "sk-1", f"file:{tmp_path}/key"):
+        restrictions = parse_restrictions(flag, [f"inference:Authorization={value}"])
+        assert restrictions is not None
+        key = restrictions["inference"]
+        assert key.fits(b"Bearer sk-1")
+        assert key.fits(b"bearer sk-1")
+        for shown in (None, b"", b"Bearer", b"Bearer ", b"Bearer sk-2", b"sk-1", b"Basic sk-1"):
+            assert not key.fits(shown)
+    other = parse_restrictions(flag, ["metadata:x-key=Bearer a"])
+    assert other is not None
+    assert other["metadata"].fits(b"Bearer a")
+    for wrong, message in (
+        ("inference:Authorization=Bearer ", "option format"),
+        ("statistics:x=1", "unknown restricted api 'statistics'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse_restrictions(flag, [wrong])
+
+
 def test_without_groups_nothing_is_restricted() -> None:
     assert parse_restrictions("--flag", ()) is None
 

@@ -308,6 +308,27 @@ def test_a_client_that_leaves_frees_its_sequence(live: Live) -> None:
     assert tokens_of(live, "tiny") - before < 2 * whole.json["usage"]["completion_tokens"]
 
 
+def test_a_client_that_does_not_read_is_cancelled_and_told_why(live: Live) -> None:
+    chat = {"model": "tiny", "messages": USER, "stream": True, "ignore_eos": True, "n": 4}
+    connection = begin(live, "/v1/chat/completions", {**chat, "logprobs": True, "top_logprobs": 20})
+    connection.recv(1)
+
+    def failures() -> int:
+        [stats] = live.get("/v2/models/tiny/stats").json["model_stats"]
+        return int(stats["inference_stats"]["fail"]["count"])
+
+    before = failures()
+    eventually(lambda: failures() > before)
+    data = b""
+    while not data.endswith(b"0\r\n\r\n"):
+        more = connection.recv(1 << 20)
+        assert more
+        data = (data + more)[-2000:]
+    connection.close()
+    assert b"the client reads too slowly" in data
+    assert b"[DONE]" not in data
+
+
 def test_the_metrics_page_has_vllm_s_series(live: Live, client: openai.OpenAI) -> None:
     client.completions.create(model="tiny", prompt="And", max_tokens=3)
     with urllib.request.urlopen(

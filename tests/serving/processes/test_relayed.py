@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from tpx.errors import TpxError
@@ -7,6 +8,8 @@ from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.grpc_verbs import Rpc
+from tpx.serving.frontends.http_verbs import route
+from tpx.serving.frontends.openai import openai
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import ReceivedFrame
 from tpx.serving.processes.relayed import VerbRelay
@@ -118,3 +121,15 @@ def test_calls_of_a_connection_that_has_gone_do_not_reach_the_engine() -> None:
         assert again.answers == [b"again"]
 
     asyncio.run(run())
+
+
+def test_a_relayed_route_keeps_what_its_access_depends_on() -> None:
+    routes = [
+        openai(route("/v1/models", "metadata", GET=lambda request, match: None)),
+        route("/v2/health/live", "health", GET=lambda request, match: None),
+    ]
+    relayed = VerbRelay(SlowEngine()).relayed_routes(routes)
+    for before, after in zip(routes, relayed, strict=True):
+        assert after.verbs.keys() == before.verbs.keys()
+        assert after.verbs != before.verbs
+        assert replace(after, verbs=before.verbs) == before

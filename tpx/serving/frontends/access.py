@@ -63,14 +63,14 @@ def parse_restrictions(flag: str, groups: Sequence[str]) -> Restrictions | None:
     for group in groups:
         words, colon, pair = group.partition(":")
         name, equals, value = pair.partition("=")
+        bearer = "openai" in flag and name.lower() == "authorization"
+        if bearer:
+            value = value.removeprefix("Bearer ")  # which a key in a file or variable has not
         if not (words and colon and equals and value and _HEADER_NAME.fullmatch(name)):
             raise UsageError(
                 f"{flag} option format is '<config name>:<setting>=<value>'. Got {group} (the setting is the "
                 "name of a header)"
             )
-        bearer = "openai" in flag and name.lower() == "authorization"
-        if bearer:
-            value = value.removeprefix("Bearer ")  # which a key in a file or variable has not
         for word in words.split(","):
             if word not in known:
                 raise UsageError(

@@ -7,6 +7,7 @@ others wait in the frontend, so that calls of other connections are not delayed.
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -52,10 +53,7 @@ class VerbRelay:
         def verb(_: HttpHead, __: re.Match[str]) -> Meaning:
             return self._relay_http
 
-        return [
-            Route(template=route.template, category=route.category, verbs=dict.fromkeys(route.verbs, verb))
-            for route in routes
-        ]
+        return [replace(route, verbs=dict.fromkeys(route.verbs, verb)) for route in routes]
 
     def relayed_rpcs(self, rpcs: Sequence[Rpc]) -> list[Rpc]:
         """Return the methods with unary ones relayed to the engine; streams are handled here."""

@@ -36,8 +36,8 @@ class TritonPythonModel:
         """Load the model and start the threads."""
         settings = json.loads(args["engine"])
         self._name = args["model_name"]
-        self._parallel = settings["n_parallel"]
-        self._most_waiting = settings["max_queue_size"]
+        self._parallel: int = settings["n_parallel"]
+        self._most_waiting: int = settings["max_queue_size"]
         self._embeds = settings["embeddings"]
         self._metrics = EngineMetrics(self._name, args["model_version"], settings["n_ctx"])
         self._server, self._supports_tools = start_server(settings, self._name)
