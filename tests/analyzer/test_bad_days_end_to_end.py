@@ -101,7 +101,7 @@ def test_a_full_disk_ends_the_run_with_what_was_measured_and_resume_goes_on(
     models: Path, tmp_path: Path
 ) -> None:
     def little_room() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 
     done = subprocess.run(
         [sys.executable, "-m", "tpx", *command(models, "--triton-output-path=/dev/null")],

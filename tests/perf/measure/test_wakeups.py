@@ -169,7 +169,7 @@ def polled(protocol: str, *words: str) -> Report:
 def test_a_client_that_polls_measures_and_is_not_called_busy(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpx.perf.levels.usable_processors", lambda: 2.0)
+    monkeypatch.setattr("tpx.perf.pace.usable_processors", lambda: 2.0)
     (level,) = polled(protocol, "--concurrency-range", "2").levels
     assert (level.requests, level.failed, level.verdict.value) == (50, 0, "ok")
     assert level.wake_ups is None
@@ -177,12 +177,12 @@ def test_a_client_that_polls_measures_and_is_not_called_busy(
 
 
 def test_polling_is_refused_without_a_processor_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpx.perf.levels.usable_processors", lambda: 1.5)
+    monkeypatch.setattr("tpx.perf.pace.usable_processors", lambda: 1.5)
     with pytest.raises(UsageError, match=r"--poll busy needs a dedicated processor, .* may use 1\.5"):
         from_argv(SessionSpec, ["-m", "net", "--poll", "busy"])
 
 
 def test_polling_is_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpx.perf.levels.usable_processors", lambda: 8.0)
+    monkeypatch.setattr("tpx.perf.pace.usable_processors", lambda: 8.0)
     with pytest.raises(UsageError, match="--workers 2: --poll busy polls in one process"):
         polled("http", "--workers", "2")

@@ -116,7 +116,7 @@ def test_a_person_sees_load_and_errors_and_unloads_a_model(controlled: Live, tmp
     assert re.fullmatch(r"[\d.]+ (µs|ms)", shown["rate"][4])
     assert "unexpected inference input 'nobody'" in shown["broken"][1]
     assert "<b>broken: " in shown["errors"]
-    assert "MiB" in next(chart for chart in shown["charts"] if chart.startswith("Memory of the server"))
+    assert "iB" in next(chart for chart in shown["charts"] if chart.startswith("Memory of the server"))
     assert shown["unloaded"][10] == "Load"
     assert shown["found"] == 1
 

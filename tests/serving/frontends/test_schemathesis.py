@@ -129,8 +129,8 @@ def test_forbidden_requests_are_answered_as_the_document_says(schema: Any, metho
 @pytest.mark.slow
 def test_requests_that_a_model_may_take_are_computed_or_refused(narrow: Any) -> None:
     seen = statuses(narrow["/v2/models/{model}/infer"]["POST"], GenerationMode.POSITIVE)
-    assert seen[200] >= 3
-    assert seen[400] >= 3
+    assert seen[200] >= 1
+    assert seen[400] >= 1
 
 
 def test_an_answer_that_is_not_in_the_document_is_found(server: Live) -> None:
