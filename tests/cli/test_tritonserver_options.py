@@ -97,7 +97,7 @@ def test_an_option_that_changes_nothing_says_so_once(row: Row, capsys: pytest.Ca
 @those("M", "S")
 def test_an_option_that_works_warns_of_nothing(row: Row, capsys: pytest.CaptureFixture[str]) -> None:
     # an address that cannot be ends the server also where a missing repository does not
-    assert main(["/nowhere", "--http-address=256.0.0.1", f"{row.option}={row.sample}"]) == 1
+    assert main(["/nowhere", "--http-address=192.0.2.1", f"{row.option}={row.sample}"]) == 1
     assert f"'{row.option}' has no effect" not in capsys.readouterr().err
 
 
