@@ -172,7 +172,7 @@ def test_what_was_not_shown_to_be_worse_than_the_best_is_not_as_good_as_it() -> 
     assert found.recommended == "m_config_default"
     assert found.sentence.endswith(
         "nothing was shown to beat the default configuration, which stays for now: 4,160 infer/s; "
-        "best measured: `m_config_4`, 6,920 infer/s, undecided: too noisy to bound within 50%"
+        "fastest of the others: `m_config_4`, 6,920 infer/s, undecided: too noisy to bound within 50%"
     )
     assert re.search(r"about \d+ rounds in all would decide, .* more$", found.detail)
     assert found.caution.startswith("Keep the default for now.")
@@ -194,7 +194,7 @@ def test_a_gain_that_may_be_none_is_undecided_with_its_interval_and_what_would_d
     assert found.finding is Finding.UNDECIDED
     assert found.sentence.endswith(
         "nothing was shown to beat the default configuration, which stays for now: 100 infer/s; "
-        "best measured: `m_config_0`, 106 infer/s, undecided: +5% (95% interval -2 to 13%, 3 rounds)"
+        "fastest of the others: `m_config_0`, 106 infer/s, undecided: +5% (95% interval -2 to 13%, 3 rounds)"
     )
     assert found.detail.endswith("; about 6 rounds in all would decide, 24 s more")
     assert found.gain_percent == 0
@@ -208,7 +208,7 @@ def test_a_gain_that_no_two_final_rounds_have_seen_is_undecided(rounds: list[flo
     assert found.candidate is not None
     assert found.candidate.name == "m_config_0"
     assert found.sentence.endswith(
-        "best measured: `m_config_0`, 186 infer/s, measured once, not again in final rounds (+86%)"
+        "fastest of the others: `m_config_0`, 186 infer/s, measured once, not again in final rounds (+86%)"
     )
 
 

@@ -70,6 +70,7 @@ def test_changes_have_their_sign_and_large_ones_are_ratios(share: float, text: s
         (0.003, 0.23, "+0.3 to +23.0%"),
         (-0.22, 6.69, "0.8x to 7.7x"),
         (0.6, 1.1, "1.6x to 2.1x"),
+        (0.03, 3.0, "1.03x to 4.0x"),
         (-0.999, 12.13, "0.001x to 13x"),
         (-1.0, math.inf, "unknown"),
     ],

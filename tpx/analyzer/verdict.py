@@ -185,7 +185,7 @@ class ModelVerdict:
         candidate, default, goals = self.candidate, self.default, self.goals
         if candidate is None or default is None:
             return f"; {self.why}" if self.why else ""
-        text = f"; best measured: `{candidate.name}`, {self._describe_figures(candidate)}"
+        text = f"; fastest of the others: `{candidate.name}`, {self._describe_figures(candidate)}"
         gain = self.conclusion.gains.get(candidate.name) if self.conclusion else None
         if gain is None:
             single = gain_percent(candidate.figures, default.figures, goals)

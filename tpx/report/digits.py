@@ -36,7 +36,9 @@ LARGEST_PERCENT = 0.5
 
 
 def ratio(value: float) -> str:
-    """Return `0.8x`, `2.9x` or `13x`."""
+    """Return `0.8x`, `2.9x` or `13x`; `1.03x` close to 1: whether it is more or less must show."""
+    if value != 1 and round(value, 1) == 1:
+        return f"{value:.2f}x"
     return f"{value:,.0f}x" if value >= 10 else f"{value:.1f}x" if value >= 0.1 else f"{value:.1g}x"
 
 
