@@ -1,8 +1,10 @@
 """The schema: Triton's, complete, and at home in a process that also imports tritonclient."""
 
 import ast
+import gc
 import subprocess
 import sys
+import weakref
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any
@@ -131,3 +133,11 @@ def test_the_type_stubs_are_those_of_the_schema() -> None:
             )
             fields = {field.name for field in message.fields if not iskeyword(field.name)}
             assert set(slots) == fields, f"{message.name}: run `make schema`"
+
+
+def test_the_class_of_a_nested_message_outlives_its_messages() -> None:
+    config = messages.ModelConfig()
+    graph = weakref.ref(type(config.optimization.graph))
+    del config
+    gc.collect()
+    assert graph() is not None

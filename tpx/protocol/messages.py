@@ -8,18 +8,19 @@ avoids that and needs no generated code, so it works with every protobuf runtime
     request = messages.ModelInferRequest(model_name="mnist")
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import resources
 from typing import TypeVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FileDescriptor
+from google.protobuf.message import Message
 
 from tpx.errors import NotFound
 
 
-def _read_schema() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
-    """Return the pool, and its contents by short name; of equal names the first file's wins."""
+def _read_schema() -> tuple[descriptor_pool.DescriptorPool, dict[str, object], list[type[Message]]]:
+    """Return the pool, its contents by short name (of equal names the first file's wins), and all classes."""
     files = descriptor_pb2.FileDescriptorSet.FromString(
         resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
     )
@@ -35,11 +36,27 @@ def _read_schema() -> tuple[descriptor_pool.DescriptorPool, dict[str, object]]:
             out.setdefault(service.name, pool.FindServiceByName(f"{file.package}.{service.name}"))
         for enum in file.enum_type:
             out.setdefault(enum.name, pool.FindEnumTypeByName(f"{file.package}.{enum.name}"))
-    return pool, out
+    kept = [
+        each
+        for file in files.file
+        for each in all_classes(pool.FindFileByName(file.name).message_types_by_name.values())
+    ]
+    return pool, out, kept
+
+
+def all_classes(descriptors: Iterable[Descriptor]) -> Iterator[type[Message]]:
+    """Yield the classes of messages and of those within them. Keep a reference to each.
+
+    protobuf makes the class of a nested message when it is first used, and holds it weakly. A thread that
+    uses one while the garbage collector takes it apart ends the process with a segmentation fault (6.33).
+    """
+    for descriptor in descriptors:
+        yield message_factory.GetMessageClass(descriptor)
+        yield from all_classes(descriptor.nested_types)
 
 
 _T = TypeVar("_T")
-_pool, _classes = _read_schema()
+_pool, _classes, _kept = _read_schema()
 
 
 def __getattr__(name: str) -> object:

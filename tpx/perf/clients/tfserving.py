@@ -23,6 +23,7 @@ from tpx.perf.clients.model import (
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.json_values import JsonObject
+from tpx.protocol.messages import all_classes
 from tpx.protocol.tensors import Tensor, decode_bytes
 
 SERVICE = "/tensorflow.serving.PredictionService/"
@@ -48,6 +49,7 @@ MESSAGES: JsonObject = {
     for message in _FILE.message_type
 }
 """Message classes by name; a private pool avoids clashes with other copies of the schema."""
+_KEPT = [*all_classes(_POOL.FindFileByName(_FILE.name).message_types_by_name.values())]
 
 
 def connect(endpoint: Endpoint) -> Connections:
