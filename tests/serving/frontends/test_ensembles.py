@@ -81,7 +81,7 @@ def test_a_request_counts_once_with_the_phases_of_its_steps(live: Live) -> None:
     after = statistics(live, "top")
     assert after["execution_count"] - before["execution_count"] == 3
     assert after["inference_count"] - before["inference_count"] == 6
-    assert [batch["batch_size"] for batch in after["batch_stats"]] == [1, 2]
+    assert {batch["batch_size"] for batch in after["batch_stats"]} - {1} == {2}
     for phase in ("queue", "compute_input", "compute_infer", "compute_output"):
         grown = after["inference_stats"][phase]["ns"] - before["inference_stats"][phase]["ns"]
         sums = sum(
