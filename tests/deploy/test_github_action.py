@@ -99,6 +99,7 @@ def gate(models: Path, reports: Path, **inputs: str) -> "subprocess.CompletedPro
     return done
 
 
+@pytest.mark.timeout(300)  # six runs of the action
 def test_a_run_that_became_slower_than_a_baseline_is_stopped(models: Path, tmp_path: Path) -> None:
     first = gate(models, tmp_path / "first", baseline=str(tmp_path / "none"))
     assert first.returncode == 0, first.stdout + first.stderr
@@ -123,6 +124,7 @@ def test_a_run_that_became_slower_than_a_baseline_is_stopped(models: Path, tmp_p
     assert undecided.returncode == 7, undecided.stdout + undecided.stderr
 
 
+@pytest.mark.timeout(300)
 def test_a_version_slower_than_the_one_before_is_stopped(models: Path, tmp_path: Path) -> None:
     before = tmp_path / "before"
     shutil.copytree(models, before)
