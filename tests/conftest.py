@@ -24,6 +24,7 @@ _STARTERS = (
 _IDENTITIES = {id(starter) for starter in _STARTERS}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark as `e2e` what starts servers or processes; keep the tests of a file together, which share them."""
     spreading = config.pluginmanager.hasplugin("xdist")
