@@ -17,7 +17,7 @@ from tpx.errors import Code, InvalidRequest, NotFound, Overloaded, TpxError
 from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
 from tpx.protocol.json_checks import param_of
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import Endpoint, OpenAiRequest, decode
+from tpx.protocol.openai import MAX_BODY_BYTES, Endpoint, OpenAiRequest, decode
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.backpressure import ResponseBackpressure
@@ -35,8 +35,6 @@ _EVENTS = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-
 _REQUEST, _RESPONSE = "openai_request", "openai_response"
 _DONE = b"data: [DONE]\n\n"
 _RETRY = b"Retry-After: 1\r\n"
-_FULL = "Exceeds maximum queue size"
-"""Beginning of the error of a full queue in another process."""
 _STATUS = {
     Code.NOT_FOUND: 404,
     Code.INTERNAL: 500,
@@ -55,7 +53,7 @@ def answer_openai_error(request: HttpRequest, error: TpxError, headers: bytes = 
 
 def _render_error(error: TpxError) -> tuple[int, bytes]:
     status = _STATUS.get(error.code, 400)
-    if isinstance(error, Overloaded) or error.message.startswith(_FULL):
+    if isinstance(error, Overloaded):
         status = 429
     kind, param, code = "invalid_request_error", param_of(error.message), None
     if status == 404:
@@ -151,7 +149,11 @@ class OpenAiInference:
         if request.head.headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             fail(InvalidRequest("Unsupported content-encoding, only 'identity' is supported."))
             return
-        size, work = len(request.body), partial(decode, bytes(request.body), endpoint)
+        size = len(request.body)
+        if size > MAX_BODY_BYTES:  # before it is copied
+            fail(InvalidRequest(f"the request has {size} bytes, more than {MAX_BODY_BYTES}"))
+            return
+        work = partial(decode, bytes(request.body), endpoint)
 
         def go_on(asked: OpenAiRequest) -> None:
             attempt(request, partial(self._compute, request, asked), fail=answer_openai_error)

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from tpx.errors import Code, InvalidRequest, RequestError, TpxError
+from tpx.errors import Code, InvalidRequest, Overloaded, RequestError, TpxError
 from tpx.protocol import messages
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput, SharedMemoryRange
@@ -136,15 +136,18 @@ class Error(Struct, array_like=True):
 
     code: str
     message: str
+    overloaded: bool
 
     @classmethod
     def of(cls, error: TpxError) -> "Error":
         # the message may quote a client's bytes, which need not be valid text
-        return cls(error.code.value, error.message.encode(errors="replace").decode())
+        text = error.message.encode(errors="replace").decode()
+        return cls(error.code.value, text, isinstance(error, Overloaded))
 
     def error(self) -> TpxError:
         """Return the error."""
-        return RequestError(self.message, code=Code(self.code))
+        kind = Overloaded if self.overloaded else RequestError
+        return kind(self.message, code=Code(self.code))
 
 
 class ModelName(Struct, array_like=True):
