@@ -1,16 +1,14 @@
 """The report in a real browser: it sorts, filters, downloads, knows the dark, fits a phone."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from tests.analyzer.reports.rendered import view_of
-from tests.report.browser import BROWSER, Browser, chromium
+from tests.report.browser import BROWSER, Browser, chromium, opened
 from tpx.analyzer.options.measuring import ProfileOutputSpec
 from tpx.analyzer.reports.files import write_reports
 from tpx.analyzer.results.run import Run
@@ -27,19 +25,11 @@ CHOICE = "document.querySelector('.filter select')"
 
 async def browse(address: str, page: Path) -> tuple[dict[str, Any], list[Any]]:
     """What a person sees who sorts and filters; and what the browser complained of."""
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"{address}/json/list") as answer:
-            tabs = json.loads(await answer.text())
-        tab = next(tab for tab in tabs if tab["type"] == "page")
-        async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-            browser = Browser(socket)
-            await browser.call("Log.enable")
-            await browser.call("Runtime.enable")
-            await browser.call("Page.navigate", url=page.as_uri())
-            await browser.until("document.readyState === 'complete' && !!document.querySelector('.filter')")
-            shown = await _use(browser)
-            await _look(browser, shown)
-            return shown, browser.complaints
+    async with opened(address, page.as_uri()) as browser:
+        await browser.until("!!document.querySelector('.filter')")
+        shown = await _use(browser)
+        await _look(browser, shown)
+        return shown, browser.complaints
 
 
 async def _use(browser: Browser) -> dict[str, Any]:
