@@ -37,8 +37,8 @@ from tpx.report.digits import duration
 from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
-MOST_TRIALS = 3000
-"""Maximum trials of a planned search; the plan notes if more would follow."""
+MOST_TRIALS = 1000
+"""Maximum trials of a planned search, so that a plan takes 2 s at most; it notes if more would follow."""
 GROWTH = 1.1
 LATENCY = summarize(np.array([1_000_000]))
 WINDOW_SHARE = 1.2
@@ -91,6 +91,11 @@ class PlannedSearch:
     def configurations(self) -> int:
         """Number of configurations that might be tried."""
         return max(len(self.variants), min(self.configurations_at_most, self.searched))
+
+    @property
+    def bound(self) -> str:
+        """Words before the number of measurements."""
+        return "at most" if self.complete else "possibly more than"
 
     @property
     def repeated(self) -> int:
@@ -200,7 +205,7 @@ def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     search = simulate_search(planned.mode, planned.spec, pace)
     measurements = plural(search.searched, "measurement")
     text = (
-        f"{search.model}: at most {measurements} of {plural(search.configurations, 'configuration')} and "
+        f"{search.model}: {search.bound} {measurements} of {plural(search.configurations, 'configuration')} and "
         f"{plural(search.repeated, 'final repetition')}, {pace.describe(search.searched, search.repeated)}"
     )
     budget = config.budget.budget
@@ -215,7 +220,7 @@ def format_search(search: PlannedSearch, width: int | None) -> str:
         return f"{search.model} cannot be profiled: {search.reason}\n"
     count = search.configurations
     title = (
-        f"{search.model}: at most {search.searched} measurements of {plural(count, 'configuration')}, and "
+        f"{search.model}: {search.bound} {search.searched} measurements of {plural(count, 'configuration')}, and "
         f"{search.repeated} final repetitions"
     )
     rows: list[tuple[str, ...]] = []
@@ -265,8 +270,10 @@ def _format_loads(loads: Iterable[LoadPoint]) -> str:
 def _summarize_plan(config: ProfileSpec, searches: Sequence[PlannedSearch], pace: Pace) -> list[str]:
     searched = sum(search.searched for search in searches)
     final = sum(search.repeated for search in searches)
+    cut = [search for search in searches if not search.complete]
+    bound = cut[0].bound if cut else "at most"
     lines = [
-        f"In total: at most {searched + final} measurements, {pace.describe(searched, final)}; fewer if more "
+        f"In total: {bound} {searched + final} measurements, {pace.describe(searched, final)}; fewer if more "
         "load or larger batches gain nothing.",
         _describe_server(config),
     ]
@@ -274,10 +281,10 @@ def _summarize_plan(config: ProfileSpec, searches: Sequence[PlannedSearch], pace
         lines.append(
             f"The budget of {duration(round(config.budget.budget * 1e9))} for each model may end it sooner."
         )
-    cut = [search.model for search in searches if not search.complete]
     if cut:
+        names = ", ".join(search.model for search in cut)
         lines.append(
-            f"The plan of {', '.join(cut)} was followed for {MOST_TRIALS} measurements only: more would come."
+            f"The plan of {names} was followed for {MOST_TRIALS} measurements only: more would come."
         )
     return lines
 
