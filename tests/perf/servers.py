@@ -23,6 +23,8 @@ class Behaviour:
     """0 for success, or an error: an HTTP status, a gRPC status."""
     drops: Callable[[int], bool] = lambda _: False
     """Whether the connection is closed instead of an answer (HTTP)."""
+    breaks: Callable[[int], bool] = lambda _: False
+    """Whether the connection is closed within the answer (HTTP)."""
     closes: Callable[[int], bool] = lambda _: False
     """Whether the connection is closed behind the answer (HTTP)."""
     config: dict[str, Any] = field(default_factory=lambda: {"max_batch_size": 8})
@@ -72,6 +74,10 @@ class HttpServer:
         number = behaviour.infer(request.headers, request.body)
         await asyncio.sleep(behaviour.delay_s(number))
         if behaviour.drops(number):
+            return False
+        if behaviour.breaks(number):
+            writer.write(b"HTTP/1.1 200 X\r\nContent-Length: 100\r\n\r\n{")
+            await writer.drain()
             return False
         closing = behaviour.closes(number)
         status = behaviour.status(number)

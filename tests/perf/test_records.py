@@ -6,13 +6,15 @@ from tests.perf.conftest import make_records
 from tpx.perf.records import FIELDS, ROW_BYTES, Records, succeeded
 
 
-def test_a_row_is_ten_64_bit_integers_in_a_fixed_order() -> None:
+def test_a_row_is_fourteen_64_bit_integers_in_a_fixed_order() -> None:
     times = ("start_ns", "intended_ns", "sent_ns", "first_byte_ns", "end_ns")
-    assert (*times, "status", "responses", "step", "sequence", "units") == FIELDS
-    assert ROW_BYTES == 80
+    numbers = ("status", "responses", "step", "sequence")
+    units = ("units", "prompt_units", "cached_units", "reasoning_units")
+    assert (*times, *numbers, *units, "first_output_ns") == FIELDS
+    assert ROW_BYTES == 112
     records = Records()
-    records.append(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-    assert records.since(0).tobytes() == np.arange(1, 11, dtype="<i8").tobytes()
+    records.append(*range(1, 15))
+    assert records.since(0).tobytes() == np.arange(1, 15, dtype="<i8").tobytes()
 
 
 def test_rows_come_back_in_order_from_any_index_over_many_blocks() -> None:

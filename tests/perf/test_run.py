@@ -146,11 +146,24 @@ def test_a_connection_closed_behind_an_answer_costs_no_request() -> None:
     assert (level.requests, level.failed) == (20, 0)
 
 
-def test_a_connection_dropped_instead_of_an_answer_fails_that_request_alone() -> None:
+def test_a_request_dropped_on_a_used_connection_is_sent_again_and_told() -> None:
     behaviour = Behaviour(drops=lambda n: n == 5)
     (level,) = ran("http", behaviour, "--request-count", "20", "--concurrency-range", "2").levels
+    assert (level.requests, level.failed, level.resent) == (20, 0, 1)
+
+
+def test_a_request_dropped_on_a_new_connection_too_fails_alone() -> None:
+    behaviour = Behaviour(drops=lambda n: n in (5, 6))
+    (level,) = ran("http", behaviour, "--request-count", "20", "--concurrency-range", "1").levels
     (error,) = level.errors
-    assert (level.requests, error.count, error.code) == (19, 1, "connection lost")
+    assert (level.requests, error.count, error.code, level.resent) == (19, 1, "connection lost", 1)
+
+
+def test_an_answer_that_breaks_off_is_not_asked_for_again() -> None:
+    behaviour = Behaviour(breaks=lambda n: n == 5)
+    (level,) = ran("http", behaviour, "--request-count", "20", "--concurrency-range", "2").levels
+    (error,) = level.errors
+    assert (level.requests, error.code, level.resent) == (19, "connection lost", 0)
 
 
 @BOTH

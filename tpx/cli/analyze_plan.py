@@ -205,7 +205,8 @@ def outlook(planned: ModelPlanned, config: ProfileSpec) -> str:
     search = simulate_search(planned.mode, planned.spec, pace)
     measurements = plural(search.searched, "measurement")
     text = (
-        f"{search.model}: {search.bound} {measurements} of {plural(search.configurations, 'configuration')} and "
+        f"{search.model}: {search.bound} {measurements} of "
+        f"{plural(search.configurations, 'configuration')} and "
         f"{plural(search.repeated, 'final repetition')}, {pace.describe(search.searched, search.repeated)}"
     )
     budget = config.budget.budget
@@ -220,8 +221,8 @@ def format_search(search: PlannedSearch, width: int | None) -> str:
         return f"{search.model} cannot be profiled: {search.reason}\n"
     count = search.configurations
     title = (
-        f"{search.model}: {search.bound} {search.searched} measurements of {plural(count, 'configuration')}, and "
-        f"{search.repeated} final repetitions"
+        f"{search.model}: {search.bound} {search.searched} measurements of "
+        f"{plural(count, 'configuration')}, and {search.repeated} final repetitions"
     )
     rows: list[tuple[str, ...]] = []
     for variant in search.variants[:CONFIGURATIONS_SHOWN]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tpx.errors import MeasurementError, NotFound, TpxError, UsageError
 from tpx.options import build
-from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
+from tpx.perf.clients.base import NO_USAGE, PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.model import (
     ModelDescription,
@@ -97,6 +97,7 @@ class Answer:
 
     __slots__ = (
         "arrivals", "end_ns", "error", "first_byte_ns", "on_response", "sending", "status", "units",
+        "usage",
     )  # fmt: skip
 
     def __init__(self, on_response: OnResponse) -> None:
@@ -109,6 +110,7 @@ class Answer:
         self.end_ns = 0
         self.arrivals: list[int] = []
         self.units = 0
+        self.usage = NO_USAGE
 
 
 class EngineClient:

@@ -19,7 +19,14 @@ from tpx.perf.statistics.intervals import Interval, binomial_at_most
 from tpx.protocol.tensors import Array
 from tpx.report.digits import duration, latency, rounded
 
-Quantity = Literal["percentile", "mean", "min", "max", "throughput", "error_rate"]
+Quantity = Literal["percentile", "mean", "min", "max", "throughput", "error_rate", "goodput", "each"]
+STREAM_FIGURES = {
+    "ttft": "time to first token",
+    "ttst": "time from the first token to the second",
+    "ttfo": "time to the first token that is not reasoning",
+    "itl": "inter-token latency",
+}
+"""Times of streamed responses that may be bounded; `measure/streams.py` defines them."""
 
 _FORM = re.compile(
     r"\s*([a-z_]+[0-9.]*)\s*(<=|>=|<|>)\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-zµ%/]*)\s*", re.IGNORECASE
@@ -35,6 +42,7 @@ _WORDS: dict[str, Quantity] = {
     "throughput": "throughput",
     "error_rate": "error_rate",
     "errors": "error_rate",
+    "goodput": "goodput",
 }
 _MOST_REQUESTS = 10**9
 
@@ -58,10 +66,11 @@ def compliance(holds: Callable[[float], bool], low: float, high: float | None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """One bound on one figure of a level.
+    """One bound on one figure of a level; `each` is a bound on a figure of every request.
 
-    `bound` is in ns for latencies, in inferences per second for throughput, and a share of 1 for error
-    rates. `percentile` is 0 if the quantity has none.
+    `bound` is in ns for times, in inferences or requests per second for throughput and goodput, and a share
+    of 1 for error rates. `percentile` is 0 if the quantity has none. `figure` is one of STREAM_FIGURES, or
+    empty for the latency of requests.
     """
 
     text: str
@@ -71,10 +80,11 @@ class Objective:
     """True if figures must lie below the bound, else above."""
     inclusive: bool = False
     bound: float
+    figure: str = ""
 
     @property
     def is_latency(self) -> bool:
-        return self.quantity in ("percentile", "mean", "min", "max")
+        return self.quantity in ("percentile", "mean", "min", "max", "each")
 
     def holds(self, value: float) -> bool:
         """Return True if a figure, taken as exact, satisfies the bound."""
@@ -93,7 +103,9 @@ class Objective:
         """Format a figure of this quantity for the user."""
         if self.is_latency:
             return latency(value)
-        return f"{rounded(value * 100)}%" if self.quantity == "error_rate" else f"{rounded(value)} infer/s"
+        if self.quantity == "error_rate":
+            return f"{rounded(value * 100)}%"
+        return f"{rounded(value)} {'requests/s' if self.quantity == 'goodput' else 'infer/s'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,22 +126,44 @@ class Assessment:
 
 
 def parse_objectives(text: str) -> tuple[Objective, ...]:
-    """Parse `p99<20ms,error_rate<0.1%`: comparisons of a figure with a bound, all of which must hold."""
+    """Parse `p99<20ms,ttft_p95<200ms,error_rate<0.1%`: bounds on figures of a level, which must all hold."""
     parts = [part for part in text.split(",") if part.strip()]
     if not parts:
         _refuse(text, "it is empty")
     return tuple(_parse_objective(part) for part in parts)
 
 
-def _refuse(text: str, reason: str) -> NoReturn:
-    raise UsageError(f"--slo '{text.strip()}': {reason}")
+def parse_bounds(text: str) -> tuple[Objective, ...]:
+    """Parse `ttft<200ms,itl<40ms`: bounds on figures of every request."""
+    bounds = []
+    for part in filter(str.strip, text.split(",")):
+        match = _FORM.fullmatch(part)
+        name = match[1].lower() if match else ""
+        if match is None or name not in ("latency", *STREAM_FIGURES):
+            known = ", ".join(("latency", *STREAM_FIGURES))
+            _refuse(part, f"expected FIGURE < TIME, of a request's {known}", "--goodput")
+        bounds.append(_compare(part, match, "each", figure="" if name == "latency" else name))
+    if not bounds:
+        _refuse(text, "it is empty", "--goodput")
+    return tuple(bounds)
+
+
+def _refuse(text: str, reason: str, flag: str = "--slo") -> NoReturn:
+    raise UsageError(f"{flag} '{text.strip()}': {reason}")
 
 
 def _parse_objective(text: str) -> Objective:
     match = _FORM.fullmatch(text)
     if match is None:
         _refuse(text, "expected FIGURE < VALUE such as p99<20ms, throughput>=500 or error_rate<0.1%")
-    name, sign, number, unit = match[1].lower(), match[2], match[3], match[4]
+    name = match[1].lower()
+    figure, _, statistic = name.partition("_")
+    if figure in STREAM_FIGURES:
+        if not statistic or _WORDS.get(statistic) in ("throughput", "error_rate", "goodput"):
+            _refuse(text, f"of which requests? {figure}_p99, {figure}_mean, {figure}_max, ...")
+        name = statistic
+    else:
+        figure = ""
     percentile = 0.0
     quantity = _WORDS.get(name, "percentile")
     if name == "median":
@@ -139,12 +173,21 @@ def _parse_objective(text: str) -> Objective:
         if not 0 < percentile < 100:
             _refuse(text, f"a percentile must be between 0 and 100, not {name[1:]}")
     elif name not in _WORDS:
-        _refuse(text, f"unknown figure '{name}' (known: p50, p99.9, ..., median, {', '.join(_WORDS)})")
+        known = ", ".join((*_WORDS, *(f"{each}_p99" for each in STREAM_FIGURES)))
+        _refuse(text, f"unknown figure '{name}' (known: p50, p99.9, ..., median, {known})")
+    return _compare(text, match, quantity, percentile, figure)
+
+
+def _compare(
+    text: str, match: re.Match[str], quantity: Quantity, percentile: float = 0.0, figure: str = ""
+) -> Objective:
+    """Return the bound that the sign, the number and the unit of a match express. Raises UsageError."""
+    name, sign, number, unit = match[1].lower(), match[2], match[3], match[4]
     try:
         value = float(number)
     except ValueError:
         _refuse(text, f"'{number}' is not a number")
-    units = {"throughput": _RATES, "error_rate": _SHARES}.get(quantity, _NANOSECONDS)
+    units = {"throughput": _RATES, "goodput": _RATES, "error_rate": _SHARES}.get(quantity, _NANOSECONDS)
     factor = units.get(unit.lower())
     if factor is None:
         known = ", ".join(u for u in units if u)
@@ -159,6 +202,7 @@ def _parse_objective(text: str) -> Objective:
         below=sign[0] == "<",
         inclusive=sign.endswith("="),
         bound=value * factor,
+        figure=figure,
     )
 
 

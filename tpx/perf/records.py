@@ -21,6 +21,10 @@ FIELDS = (
     "step",
     "sequence",
     "units",
+    "prompt_units",
+    "cached_units",
+    "reasoning_units",
+    "first_output_ns",
 )
 ROW = np.dtype([(name, "<i8") for name in FIELDS])
 
@@ -44,7 +48,9 @@ class Records:
     start: the request was handed to the connection; sent: it was in the kernel or in the connection's
     buffer; first_byte: the first byte of the response was read; intended: the due time (equal to start
     in a closed loop); responses: their number; step and sequence: those of its Source; units: the
-    content of its responses, in the service's own unit.
+    content of its responses, in the service's own unit, such as tokens; prompt, cached and reasoning units:
+    those of the request, of it those that the service had cached, and those of its responses that are no
+    answer; first_output: the time of the first response with more than reasoning; 0 if there was none.
     """
 
     __slots__ = ("_block", "_buffer", "_full", "_limit", "_offset", "_pack", "arrivals")
@@ -79,6 +85,10 @@ class Records:
         step: int = 0,
         sequence: int = 0,
         units: int = 0,
+        prompt_units: int = 0,
+        cached_units: int = 0,
+        reasoning_units: int = 0,
+        first_output_ns: int = 0,
     ) -> None:
         # packing into the block costs less than assigning a row of the array
         offset, pack = self._offset, self._pack
@@ -95,6 +105,10 @@ class Records:
             step,
             sequence,
             units,
+            prompt_units,
+            cached_units,
+            reasoning_units,
+            first_output_ns,
         )
         self._offset = offset = offset + ROW_BYTES
         if offset == self._limit:
@@ -170,9 +184,12 @@ class ResponseTimes:
             "list[int]", (self.times_ns[self.starts[row] : self.starts[row + 1]] + offset_ns).tolist()
         )
 
-    def first_ns(self) -> Times:
-        """Return the first response time of each row that has one."""
-        return self.times_ns[self.starts[:-1][np.diff(self.starts) > 0]]
+    def nth_ns(self, number: int) -> Times:
+        """Return the time of response `number`, from 0, of each row; 0 for rows with fewer responses."""
+        has = np.diff(self.starts) > number
+        times_ns = np.zeros(len(has), np.int64)
+        times_ns[has] = self.times_ns[self.starts[:-1][has] + number]
+        return times_ns
 
     def gaps_ns(self) -> Times:
         """Return all times between consecutive responses of the same request."""

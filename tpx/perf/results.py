@@ -257,6 +257,33 @@ class OpenLoop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamFigure:
+    """The distribution of one figure over requests to a language model: a time in ns, or a number of tokens.
+
+    `name` is `ttft`, `ttst`, `ttfo`, `itl`, `icl`, `input_tokens` or `output_tokens`: `measure/streams.py`
+    defines them. `estimates` has intervals of the mean and the percentiles.
+    """
+
+    name: str
+    summary: LatencySummary
+    estimates: tuple[LatencyEstimate, ...]
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.name.endswith("_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Requests that met every bound of `--goodput`: their number, share of all, and rate with interval."""
+
+    requests: int
+    share: float
+    per_s: Interval
+    bounds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Streaming:
     """Figures of a level's successful requests if they may have several responses.
 
@@ -272,6 +299,23 @@ class Streaming:
     inter_response: LatencySummary | None
     units: int = 0
     units_per_s: float = 0.0
+    prompt_units: int = 0
+    cached_units: int = 0
+    """Units of the prompts that the service had in its cache."""
+    reasoning_units: int = 0
+    figures: tuple[StreamFigure, ...] = ()
+    """Distributions with intervals, if the service counts units."""
+
+    @property
+    def user_units_per_s(self) -> float | None:
+        """Units per second that one user gets: the inverse of the usual time between two; None if unknown."""
+        between = self.figure("itl")
+        usual_ns = between.summary.at(50.0) if between else 0
+        return 1e9 / usual_ns if usual_ns else None
+
+    def figure(self, name: str) -> StreamFigure | None:
+        """Return a figure by its name; None if no request has it."""
+        return next((figure for figure in self.figures if figure.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,6 +424,8 @@ class LevelResult:
     server: ServerBreakdown | None = None
     failed: int = 0
     """Failed requests of the whole level; `errors` has them by kind."""
+    resent: int = 0
+    """Requests of the whole level whose connection closed before a byte of the response, sent again."""
     errors: tuple[ErrorCount, ...] = ()
     seed: int = 0
     """Seed of this level's random draws."""
@@ -407,6 +453,8 @@ class LevelResult:
 
     streaming: Streaming | None = None
     """None if each request has one response, and if none had any."""
+    goodput: Goodput | None = None
+    """None without `--goodput`."""
     metrics: MetricsFigures | None = None
     """None if the server's metrics were not requested."""
     sequences: int | None = None

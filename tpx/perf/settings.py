@@ -115,6 +115,8 @@ class LevelSettings:
     """
     objectives: tuple[Objective, ...] = ()
     """Objectives for a level, which continues until they are settled."""
+    goodput: tuple[Objective, ...] = ()
+    """Bounds that a request must meet to count as good."""
     safety: float = SAFE_CONFIDENCE
     """Confidence at which an objective counts as met or violated."""
     pace: PaceSpec = field(default_factory=PaceSpec)
@@ -123,6 +125,11 @@ class LevelSettings:
     seed: int = 0
     sequences: int = 0
     """Number of sequences that an open loop keeps open; 0 if requests do not belong to sequences."""
+
+    @property
+    def streamed(self) -> bool:
+        """True if objectives or goodput need the times of streamed responses."""
+        return any(each.figure for each in (*self.objectives, *self.goodput))
 
     @property
     def latency_limit(self) -> Objective | None:

@@ -18,6 +18,12 @@ class Script:
     gap_s: float = 0.005
     status: int = 200
     usage: bool = True
+    reasoning: int = 0
+    """Tokens, of the first, that are reasoning."""
+    cached: int = 0
+    """Tokens of the prompt, of 12, that were cached."""
+    lingers: bool = True
+    """False if the connection closes behind a stream although the answer announced that it stays."""
     breaks_after: int = -1
     """Tokens after which the stream tells of an error; -1: never."""
     chunked: bool = True
@@ -96,16 +102,21 @@ class OpenAiServer:
                 await self._event(writer, {"error": {"message": "out of memory"}})
                 break
             text = f"t{number}" if number else f"{before}t0"
-            piece = {"delta": {"content": text}} if chat else {"text": text}
+            member = "reasoning_content" if number < script.reasoning else "content"
+            piece = {"delta": {member: text}} if chat else {"text": text}
             await self._event(writer, kind | {"choices": [piece]})
         if script.usage:
-            await self._event(
-                writer, kind | {"choices": [], "usage": {"completion_tokens": 2 * script.tokens}}
-            )
+            usage = {
+                "completion_tokens": 2 * script.tokens,
+                "completion_tokens_details": {"reasoning_tokens": 2 * script.reasoning},
+                "prompt_tokens": 12,
+                "prompt_tokens_details": {"cached_tokens": script.cached},
+            }
+            await self._event(writer, kind | {"choices": [], "usage": usage})
         await self._write(writer, b"data: [DONE]\n\n")
         if script.chunked:
             writer.write(b"0\r\n\r\n")
-        return script.chunked
+        return script.chunked and script.lingers
 
     async def _event(self, writer: asyncio.StreamWriter, event: Any) -> None:
         await self._write(writer, b"data: " + json.dumps(event).encode() + b"\n\n")

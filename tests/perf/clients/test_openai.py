@@ -1,6 +1,7 @@
 """Services with OpenAI's API: times of tokens, their number, forms of requests, errors."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,79 @@ def test_a_piece_is_an_event_that_brings_something(event: dict[str, Any], brings
 def test_events_are_cut_wherever_the_pieces_end(pieces: list[bytes], expected: list[bytes]) -> None:
     parser = EventParser()
     assert [data for piece in pieces for data in parser.feed(piece)] == expected
+
+
+def test_the_figures_of_tokens_are_the_services(tmp_path: Path) -> None:
+    script = Script(tokens=5, first_s=0.08, gap_s=0.03, reasoning=2, cached=9)
+    result = asked(script, "--streaming", "--request-count", "6")
+    streaming = streaming_of(result)
+    found = {figure.name: figure.summary for figure in streaming.figures}
+    assert list(found) == ["ttft", "ttst", "ttfo", "itl", "icl", "input_tokens", "output_tokens"]
+    # lower bounds are the script's own: 5 responses carry 10 tokens, of which the first has one
+    least_ns = {"ttft": 80e6, "ttst": 29e6, "ttfo": 139e6, "itl": 119e6 / 9, "icl": 20e6}
+    for name, least in least_ns.items():
+        assert least <= found[name].min_ns, name
+    assert found["itl"].mean_ns * 9 == pytest.approx(
+        (result.latency.mean_ns if result.latency else 0) - found["ttft"].mean_ns, rel=0.01
+    )
+    assert found["icl"].count == 6 * 4
+    assert {found["input_tokens"].max_ns, found["output_tokens"].min_ns} == {12, 10}
+    assert (streaming.prompt_units, streaming.cached_units, streaming.reasoning_units) == (72, 54, 24)
+    tail = streaming.figure("ttft")
+    assert tail is not None
+    assert [each.percentile for each in tail.estimates] == [None, 50.0, 90.0, 95.0, 99.0, 99.9]
+    assert tail.estimates[0].interval.low > 0
+
+
+def test_without_reasoning_its_figures_are_left_out() -> None:
+    streaming = streaming_of(asked(Script(gap_s=0), "--streaming", "--request-count", "3"))
+    assert streaming.figure("ttfo") is None
+    assert streaming.reasoning_units == 0
+
+
+def test_a_connection_closed_behind_a_stream_costs_no_request() -> None:
+    script = Script(first_s=0.001, gap_s=0, lingers=False)
+    result = asked(script, "--streaming", "--request-count", "10")
+    assert (result.requests, result.failed, len(script.bodies)) == (10, 0, 10)
+
+
+def test_goodput_counts_the_requests_that_meet_every_bound() -> None:
+    script = Script(first_s=0.02, gap_s=0)
+    words = ("--streaming", "--request-count", "10")
+    for bounds, good in (("ttft<10s,itl<10s,latency<60s", 10), ("ttft<10s,latency<1ms", 0), ("ttft<20ms", 0)):
+        found = asked(script, *words, "--goodput", bounds).goodput
+        assert found is not None
+        assert (found.requests, found.bounds) == (good, tuple(bounds.split(",")))
+        assert (found.per_s.value > 0) == (good > 0)
+
+
+@pytest.mark.parametrize(
+    ("objective", "outcome"),
+    [
+        ("ttft_p50<10s", "met"),
+        ("ttft_mean<20ms", "violated"),
+        ("itl_max<10s", "met"),
+        ("ttst_p90<1ns", "violated"),
+        ("goodput>0.001", "met"),
+    ],
+)
+def test_objectives_may_bound_the_times_of_tokens(objective: str, outcome: str) -> None:
+    words = ("--streaming", "--goodput", "ttft<10s", "--slo", objective, "--request-count", "60")
+    (found,) = asked(Script(first_s=0.021, gap_s=0.001, tokens=2), *words, "--concurrency-range", "8").slo
+    assert (found.objective.text, found.outcome.value) == (objective, outcome)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--slo", "ttft<200ms"), "of which requests? ttft_p99"),
+        (("--slo", "ttft_p99<200ms"), "times of streamed responses need --streaming"),
+        (("--slo", "goodput>3"), "say which requests are good"),
+        (("--goodput", "p99<20ms"), "expected FIGURE < TIME, of a request's latency, ttft, ttst, ttfo, itl"),
+        (("--goodput", "itl<20"), "a unit is missing"),
+        (("--goodput", ","), "it is empty"),
+    ],
+)
+def test_a_bound_that_means_nothing_is_refused(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        level("--service-kind", "openai", "--endpoint", CHAT, "-m", "llm", *words)

@@ -4,7 +4,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from tests.perf.conftest import FakeClient
-from tpx.perf.clients.base import OnResponse, Slot
+from tpx.perf.clients.base import NO_USAGE, OnResponse, Slot
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.levels import PeriodicRange
 from tpx.perf.loads.closed import PeriodicLoad
@@ -18,6 +18,7 @@ class StreamedAnswer:
         self.first_byte_ns = self.end_ns = 0
         self.arrivals: list[int] = []
         self.units = 0
+        self.usage = NO_USAGE
 
 
 class FakeStream:

@@ -49,6 +49,7 @@ def assert_as_stated(counts: Sequence[int]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_truth_lies_within_the_stated_intervals_at_least_94_times_in_100() -> None:
     systems: list[tuple[Make, Level, Truth]] = [
         (

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tpx.perf.measure.collectors import streaming_figures
+from tpx.perf.measure.estimates import sample_of
 from tpx.perf.measure.ledger import index_after
 from tpx.perf.records import Records, response_times
 
@@ -42,7 +43,7 @@ def test_gaps_never_reach_from_one_request_to_another() -> None:
 
 def test_first_responses_count_from_the_intended_time_and_failed_requests_not_at_all() -> None:
     records = streamed((0, [10, 20]), (5, [9, 90]), (7, []), (8, [28]), status={1: 100})
-    figures = streaming_figures(records, range(4), 1_000_000_000)
+    figures = streaming_figures(records, range(4), sample_of(records.since(0), 0, 1_000_000_000))
     assert figures is not None
     assert (figures.responses, figures.responses_per_s) == (3, 3.0)
     assert (figures.first_response.min_ns // MS, figures.first_response.max_ns // MS) == (10, 20)
@@ -51,7 +52,8 @@ def test_first_responses_count_from_the_intended_time_and_failed_requests_not_at
 
 
 def test_without_a_response_there_are_no_figures() -> None:
-    assert streaming_figures(streamed((0, []), (1, [5]), status={1: 2}), range(2), 10**9) is None
+    records = streamed((0, []), (1, [5]), status={1: 2})
+    assert streaming_figures(records, range(2), sample_of(records.since(0), 0, 10**9)) is None
 
 
 def test_requests_with_one_response_each_need_no_log() -> None:

@@ -17,6 +17,12 @@ MISMATCH = -4
 """Status of a request whose response differs from the expected one."""
 
 
+Usage = tuple[int, int, int, int]
+"""Tokens of the prompt, of it those that were cached, tokens of reasoning, and the time of the first output
+that is not reasoning; 0 for what a service does not tell."""
+NO_USAGE: Usage = (0, 0, 0, 0)
+
+
 class Response(Protocol):
     """The part of every response that the load reads."""
 
@@ -35,6 +41,7 @@ class StreamedResponse(Response, Protocol):
     """Arrival time of each response."""
     units: int
     """Size of the responses in the service's own unit, such as tokens; 0 if it has none."""
+    usage: Usage
 
 
 Prepared = Any
@@ -56,12 +63,14 @@ class Slot:
     calls `on_lost`; the owner then asks the client to renew the slot.
     """
 
-    __slots__ = ("connection", "on_lost", "send")
+    __slots__ = ("connection", "on_lost", "send", "unanswered")
 
     def __init__(self, connection: Any, send: Callable[[Prepared, OnResponse], Any]) -> None:
         self.connection = connection
         self.send = send
         self.on_lost: Callable[[WireError], None] = ignore_loss
+        self.unanswered = False
+        """True if the lost connection had served earlier requests and sent no byte in answer to the last."""
 
 
 def ignore_loss(_: WireError) -> None:

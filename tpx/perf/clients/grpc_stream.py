@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from typing import NamedTuple
 
 from tpx.errors import WireError
-from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, Slot
+from tpx.perf.clients.base import NO_USAGE, PLAIN, Failure, OnResponse, RequestFields, Slot
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc import GrpcSlots, Send, flags_only, infer_message, sequence_field
 from tpx.perf.clients.grpc_control import SERVICE, metadata
@@ -74,6 +74,7 @@ class StreamedRequest:
 
     __slots__ = (
         "answers", "arrivals", "end_ns", "first_byte_ns", "message", "on_response", "status", "units",
+        "usage",
     )  # fmt: skip
 
     def __init__(self, on_response: OnResponse) -> None:
@@ -86,6 +87,7 @@ class StreamedRequest:
         self.answers: list[Buffer] = []
         """Serialized ModelStreamInferResponse messages."""
         self.units = 0
+        self.usage = NO_USAGE
 
     def take(self, data: Buffer, error: bytes, *, null: bool, now_ns: int) -> bool:
         """Record a message, with `null` set for an empty final one; return True if it is a response."""

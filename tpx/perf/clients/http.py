@@ -123,6 +123,7 @@ class HttpSlots:
         def report_lost(error: WireError) -> None:
             # a connection that the slot has replaced is no longer of interest
             if slot.connection is connection:
+                slot.unanswered = connection.unanswered
                 slot.on_lost(error)
 
         slot.connection, slot.send = connection, self.send_on(connection)

@@ -11,12 +11,12 @@ session_concurrency/payload_json_utils.cc.
 
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter_ns
-from typing import cast
+from typing import NamedTuple, cast
 
 import orjson
 
 from tpx.errors import UsageError
-from tpx.perf.clients.base import PLAIN, Failure, OnResponse, RequestFields, brief
+from tpx.perf.clients.base import NO_USAGE, PLAIN, Failure, OnResponse, RequestFields, brief
 from tpx.perf.clients.control import StaticControl
 from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, Send, http_connector
@@ -171,7 +171,7 @@ class OpenAiAnswer:
 
     __slots__ = (
         "_events", "_on_response", "_turn", "arrivals", "body", "end_ns", "error", "first_byte_ns", "status",
-        "streamed", "units",
+        "streamed", "units", "usage",
     )  # fmt: skip
 
     def __init__(self, on_response: OnResponse, turn: ChatTurn | None = None) -> None:
@@ -183,6 +183,7 @@ class OpenAiAnswer:
         self.end_ns = 0
         self.arrivals: list[int] = []
         self.units = 0
+        self.usage = NO_USAGE
         self.error = ""
         self.streamed = False
         self.body: Buffer = b""
@@ -204,7 +205,10 @@ class OpenAiAnswer:
                 self.error = _find_error_message(event)
             if has_output(event):
                 self.arrivals.append(now_ns)
-            self.units = tokens(event) or self.units
+                if not self.usage[3] and not only_reasons(event):
+                    self.usage = (*self.usage[:3], now_ns)
+            if event.get("usage"):
+                self._count(event)
 
     def finish(self, response: HttpResponse, told: int) -> None:
         """Complete the response; `take` has already parsed the first `told` bytes of its body."""
@@ -216,7 +220,7 @@ class OpenAiAnswer:
         elif self.streamed:
             self.take(bytes(memoryview(response.body)[told:]) + _END)
         else:
-            self.units = tokens(_parse_object(response.body))
+            self._count(_parse_object(response.body))
             self.arrivals.append(now_ns)
         if self.status == OpenAiClient.success:
             # the turn's response belongs to its conversation before the load sees it
@@ -229,6 +233,12 @@ class OpenAiAnswer:
         self.units = self.units or len(arrivals) * self.streamed
         self.first_byte_ns, self.end_ns = (arrivals[0], arrivals[-1]) if arrivals else (now_ns, now_ns)
         self._on_response(self)
+
+    def _count(self, answer: JsonObject) -> None:
+        """Take the numbers of tokens that the service reports; the last report of a stream counts."""
+        counted = tokens(answer)
+        self.units = counted.units or self.units
+        self.usage = (counted.prompt, counted.cached, counted.reasoning, self.usage[3])
 
 
 class OpenAiClient(HttpSlots):
@@ -310,6 +320,20 @@ def has_output(event: JsonObject) -> bool:
     return isinstance(choices, list) and any(map(_brings_output, choices))
 
 
+_REASONING = ("role", "reasoning", "reasoning_content", "reasoning_details")
+"""Members of a delta that are no part of the answer, as vLLM, DeepSeek and OpenRouter name them."""
+
+
+def only_reasons(event: JsonObject) -> bool:
+    """Return True for an event with output of which all is reasoning."""
+    choices = event.get("choices")
+    deltas = [choice.get("delta") for choice in choices] if isinstance(choices, list) else []
+    return bool(deltas) and not any(
+        not isinstance(delta, dict) or any(value for name, value in delta.items() if name not in _REASONING)
+        for delta in deltas
+    )
+
+
 def _brings_output(choice: object) -> bool:
     if not isinstance(choice, dict):
         return False
@@ -330,9 +354,27 @@ def sent(request: bytes | ChatTurn) -> bytes:
     return request.body if isinstance(request, ChatTurn) else request.partition(b"\r\n\r\n")[2]
 
 
-def tokens(answer: JsonObject) -> int:
-    """Return the number of generated tokens that the service reports; 0 if it reports none."""
-    return int((answer.get("usage") or {}).get("completion_tokens") or 0)
+class Tokens(NamedTuple):
+    """The numbers of tokens in a service's `usage`; 0 for those that it leaves out."""
+
+    units: int
+    """Generated tokens, with those of reasoning."""
+    prompt: int
+    cached: int
+    reasoning: int
+
+
+def tokens(answer: JsonObject) -> Tokens:
+    """Return the numbers of tokens that the service reports."""
+    usage = answer.get("usage") or {}
+    prompt, completion = (usage.get(f"{name}_tokens_details") or {} for name in ("prompt", "completion"))
+    found = (
+        usage.get("completion_tokens"),
+        usage.get("prompt_tokens"),
+        prompt.get("cached_tokens"),
+        completion.get("reasoning_tokens"),
+    )
+    return Tokens(*(int(number or 0) for number in found))
 
 
 def _parse_object(body: Buffer) -> JsonObject:

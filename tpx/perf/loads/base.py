@@ -39,6 +39,10 @@ class Load(Protocol):
         """Requests that an open loop has skipped so far because they were late."""
 
     @property
+    def resent(self) -> int:
+        """Requests sent again so far, because their connection closed before a byte of the response."""
+
+    @property
     def connections(self) -> int:
         """Connection slots open now."""
 

@@ -4,7 +4,7 @@ requests, and stopping.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Coroutine, Iterable, Mapping, Set
 from contextlib import suppress
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -40,8 +40,8 @@ class Sender:
     """
 
     __slots__ = (
-        "_append", "_call", "_load", "_next", "_on_response", "_plain", "_ready", "_sent_ns", "_success",
-        "intended_ns", "slot", "source", "start_ns",
+        "_append", "_call", "_load", "_next", "_on_response", "_plain", "_ready", "_request", "_resending",
+        "_sent_ns", "_success", "intended_ns", "slot", "source", "start_ns",
     )  # fmt: skip
 
     def __init__(self, load: "SlotLoad", slot: Slot, source: Source) -> None:
@@ -52,6 +52,8 @@ class Sender:
         self._plain = self.on_streamed if load.client.streams else self.on_response
         self._on_response = self.on_checked if load.check else self._plain
         self._call: object = None
+        self._request: Prepared = None
+        self._resending: asyncio.Task[None] | None = None
         self._sent_ns = 0
         self.intended_ns = 0
         """Due time of the request in flight; 0 if it was due when it was sent."""
@@ -69,6 +71,7 @@ class Sender:
         and not counted.
         """
         send, request = self.slot.send, self._next()
+        self._request = request
         self.start_ns = perf_counter_ns()
         try:
             self._call = send(request, self._on_response)
@@ -119,6 +122,7 @@ class Sender:
             source.step,
             source.sequence,
             response.units,
+            *response.usage,
         )
         self._ready(self)
 
@@ -130,9 +134,23 @@ class Sender:
             self._load.inspect(row, step, response)
 
     def on_lost(self, error: WireError) -> None:
-        """Fail the request in flight, if any: the connection broke."""
-        if self.start_ns:
+        """Handle a broken connection: fail the request in flight, if any, or send it again.
+
+        A server may close an idle connection just as a request is sent on it. Without a byte in answer, the
+        request goes to a new connection (RFC 9110, 9.2.2), unless it belongs to a sequence: the server may
+        have taken it for one step of that.
+        """
+        if not self.start_ns:
+            return
+        if self.slot.unanswered and not self.source.sequence:
+            self._resending = self._load.resend(self)
+        else:
             self.give_up(LOST, str(error))
+
+    def send_again(self) -> None:
+        """Send the request in flight on the renewed slot; it has taken time since it was first sent."""
+        self._resending = None
+        self._call = self.slot.send(self._request, self._on_response)
 
     def expire(self, before_ns: int) -> None:
         """Fail a request that was sent before `before_ns`."""
@@ -143,6 +161,7 @@ class Sender:
         """Drop the request in flight without counting it."""
         if self.start_ns:
             self.start_ns = 0
+            self._end_resending()
             self._load.lost(self, self._call)
 
     def give_up(self, status: int, message: str) -> None:
@@ -155,7 +174,13 @@ class Sender:
         sent_ns, intended_ns = max(self._sent_ns, start_ns), self.intended_ns or start_ns
         self._append(start_ns, intended_ns, sent_ns, now_ns, now_ns, status, 0, step, sequence)
         self.start_ns = 0
+        self._end_resending()
         self._load.lost(self, self._call)
+
+    def _end_resending(self) -> None:
+        if self._resending is not None:
+            self._resending.cancel()
+            self._resending = None
 
     def _count_failure(self, response: Any) -> int:
         self.source.failed(self.source.sequence)
@@ -178,6 +203,7 @@ class SlotLoad(ABC):
         self.records = Records()
         self.append = self.records.append
         self.failed = 0
+        self.resent = 0
         self._failures: dict[int, Failure] = {}
         self.senders: list[Sender] = []
         self.at_rest = asyncio.Event()
@@ -265,9 +291,26 @@ class SlotLoad(ABC):
                 pause_s = min(pause_s * 2, LAST_RETRY_S)
             self.ready(sender)
 
-        task = asyncio.get_running_loop().create_task(retry())
+        self._begin_renewal(retry())
+
+    def resend(self, sender: Sender) -> asyncio.Task[None]:
+        """Send a sender's request again on a new connection, in the background; fail it if there is none."""
+
+        async def again() -> None:
+            try:
+                await self.client.renew(sender.slot, None)
+                sender.send_again()
+            except WireError as exc:
+                sender.give_up(LOST, str(exc))
+
+        self.resent += 1
+        return self._begin_renewal(again())
+
+    def _begin_renewal(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._renewals.add(task)
         task.add_done_callback(self._renewals.discard)
+        return task
 
     def append_refused(self, error: WireError, due_ns: int = 0) -> None:
         """Append the row of a request that was never sent, for lack of a connection; 0 means due now."""

@@ -87,6 +87,7 @@ class WorkerReport:
     processor_ns: int = 0
     """CPU time since the load began; starting a process takes longer than many a level."""
     skipped: int = 0
+    resent: int = 0
     connections: int = 0
     finished: bool = False
     """True if every request was sent and has ended."""
@@ -136,6 +137,7 @@ class Reporter:
                     complete_ns=self._complete_ns,
                     processor_ns=load.processor_ns - self._begun_ns,
                     skipped=load.skipped,
+                    resent=load.resent,
                     connections=load.connections,
                     finished=self.finished and complete,
                 )

@@ -247,6 +247,10 @@ class PoolLoad:
         return sum(report.skipped for report in self._latest)
 
     @property
+    def resent(self) -> int:
+        return sum(report.resent for report in self._latest)
+
+    @property
     def connections(self) -> int:
         return sum(report.connections for report in self._latest)
 

@@ -10,7 +10,9 @@ from tpx.perf.connecting import ConnectedModel
 from tpx.perf.inputs.feed import Conversation
 from tpx.perf.levels import LATE_NS
 from tpx.perf.loads.base import Load
+from tpx.perf.measure.estimates import Sample
 from tpx.perf.measure.ledger import MeasuredLevel
+from tpx.perf.measure.streams import goodput_figures, stream_figures
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, succeeded
 from tpx.perf.results import (
@@ -50,12 +52,14 @@ def extended(
     """Return a level's result with the figures that depend on the kind of model and load."""
     records, rows, duration_ns = load.records, measured.rows, result.duration_ns
     data = connected.requests.data
+    good = goodput_figures(measured.sample, measured.settings.goodput)
+    result = replace(result, resent=load.resent, goodput=good)
     if data.guesses:
         result = replace(result, guesses=data.guesses, warnings=(*data.guesses, *result.warnings))
     if data.made and result.errors and result.latency is None:
         result = replace(result, reason=f"{result.reason} {GENERATED}")
     if len(records.arrivals):
-        result = replace(result, streaming=streaming_figures(records, measured.kept, duration_ns))
+        result = replace(result, streaming=streaming_figures(records, measured.kept, measured.sample))
     if result.level.kind.open_loop:
         result = replace(result, open_loop=open_loop_figures(rows, duration_ns, load))
     if connected.sequences:
@@ -99,9 +103,13 @@ def session_figures(rows: Rows, conversations: Sequence[Conversation]) -> Sessio
     )
 
 
-def streaming_figures(records: Records, kept: range, duration_ns: int) -> Streaming | None:
-    """Return the figures of the successful requests in `kept`; None if none had a response."""
+def streaming_figures(records: Records, kept: range, sample: Sample) -> Streaming | None:
+    """Return the figures of the successful requests in `kept`, of which `sample` is made.
+
+    None if none had a response.
+    """
     rows, times = records.between(kept.start, kept.stop), response_times(records, kept)
+    duration_ns = max(sample.end_ns - sample.start_ns, 1)
     good = rows["status"] == SUCCESS
     answered = good & (rows["responses"] > 0)
     if not answered.any():
@@ -109,15 +117,20 @@ def streaming_figures(records: Records, kept: range, duration_ns: int) -> Stream
     # exclude failed requests: they may have had responses before they failed
     of_good = times.only(good)
     gaps = of_good.gaps_ns()
-    units = int(rows["units"][good].sum())
+    counted = rows[good]
+    units = int(counted["units"].sum())
     responses = len(of_good.times_ns)
     return Streaming(
         responses=responses,
-        responses_per_s=responses * 1e9 / max(duration_ns, 1),
-        first_response=summarize(of_good.first_ns() - rows["intended_ns"][answered], QUARTILES),
+        responses_per_s=responses * 1e9 / duration_ns,
+        first_response=summarize((times.nth_ns(0) - rows["intended_ns"])[answered], QUARTILES),
         inter_response=summarize(gaps, QUARTILES) if len(gaps) else None,
         units=units,
-        units_per_s=units * 1e9 / max(duration_ns, 1),
+        units_per_s=units * 1e9 / duration_ns,
+        prompt_units=int(counted["prompt_units"].sum()),
+        cached_units=int(counted["cached_units"].sum()),
+        reasoning_units=int(counted["reasoning_units"].sum()),
+        figures=stream_figures(sample, rows, times) if units else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Estimates of throughput and latency from the requests of an interval, with confidence intervals."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,13 +39,24 @@ from tpx.protocol.tensors import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """Requests that ended between two times: their end, latency and success."""
+    """Requests that ended between two times: their end, latency and success.
+
+    `figures` are other times of the same requests, below 0 for those that lack one.
+    """
 
     start_ns: int
     end_ns: int
     ends: Array
     latencies: Array
     ok: npt.NDArray[np.bool_]
+    figures: Mapping[str, Array] = field(default_factory=dict)
+
+    def of(self, figure: str) -> "Sample":
+        """Return the sample of another figure, of the requests that have it; itself for an empty name."""
+        if not figure:
+            return self
+        values = self.figures[figure]
+        return replace(self, latencies=values, ok=self.ok & (values >= 0))
 
     @property
     def requests(self) -> int:
@@ -83,6 +94,7 @@ def joined(samples: Sequence[Sample]) -> Sample:
         ends=np.concatenate([s.ends for s in samples]),
         latencies=np.concatenate([s.latencies for s in samples]),
         ok=np.concatenate([s.ok for s in samples]),
+        figures={name: np.concatenate([s.figures[name] for s in samples]) for name in samples[0].figures},
     )
 
 
@@ -160,14 +172,25 @@ def estimate(sample: Sample, batch_size: int, percentile: float | None) -> Estim
 
 
 def assess(
-    objectives: Sequence[Objective], sample: Sample, batch_size: int, confidence: float
+    objectives: Sequence[Objective],
+    sample: Sample,
+    batch_size: int,
+    confidence: float,
+    good: Sample | None = None,
 ) -> tuple[Assessment, ...]:
-    """Assess a sample against each objective."""
-    if not objectives:
-        return ()
-    usable = sample.requests and sample.end_ns > sample.start_ns
-    estimator = Estimator(sample) if usable else None
-    return tuple(_assess_objective(o, sample, estimator, batch_size, confidence) for o in objectives)
+    """Assess a sample against each objective; in `good`, only requests that count as goodput succeeded."""
+    estimators: dict[str, tuple[Sample, Estimator | None]] = {}
+
+    def assess_one(objective: Objective) -> Assessment:
+        goodput = objective.quantity == "goodput"
+        key = "goodput" if goodput else objective.figure
+        if key not in estimators:
+            own = good if goodput and good is not None else sample.of(objective.figure)
+            usable = own.requests and own.end_ns > own.start_ns
+            estimators[key] = own, Estimator(own) if usable else None
+        return _assess_objective(objective, *estimators[key], 1 if goodput else batch_size, confidence)
+
+    return tuple(map(assess_one, objectives))
 
 
 def _assess_objective(
@@ -183,14 +206,14 @@ def _assess_objective(
         counted = Counted(violations=failed, requests=total, allowed=objective.bound, duration_ns=elapsed_ns)
         return assess_count(objective, failed / total, counted, confidence)
     if estimator is None:
-        if quantity == "throughput" and total:
+        if quantity in ("throughput", "goodput") and total:
             return assess_exact(objective, 0.0)
         reason = "no request succeeded"
         return Assessment(objective=objective, outcome=Compliance.UNDECIDED, value=0.0, reason=reason)
     # each end of this interval is a one-sided bound at `confidence`
     two_sided, good = 2 * confidence - 1, sample.good
     match quantity:
-        case "throughput":
+        case "throughput" | "goodput":
             return assess_interval(objective, estimator.throughput(batch_size, two_sided))
         case "mean":
             return assess_interval(objective, estimator.mean(two_sided))

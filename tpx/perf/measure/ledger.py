@@ -17,6 +17,7 @@ from tpx.perf.clients.model import Snapshot
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, assess, joined, sample_of
 from tpx.perf.measure.rules import LOOK_GROWTH, STABILITY_WINDOWS, LevelStatus, rule_for
+from tpx.perf.measure.streams import figures_of, goodput
 from tpx.perf.objectives import Assessment, Compliance
 from tpx.perf.records import SUCCESS, Records, Rows, succeeded
 from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
@@ -137,7 +138,7 @@ class LevelLedger:
         self.borders.append(border)
         window = self._build_window(first, border)
         self.windows.append(window)
-        self._samples.append(sample_of(self._select_rows(first, border), window.start_ns, window.end_ns))
+        self._samples.append(self._take_sample(first, border, window))
         self._status = self._rule.status(self.windows, self._samples)
         log.debug("%s, window %d: %s", self._level, len(self.windows), _describe_window(window))
 
@@ -241,9 +242,19 @@ class LevelLedger:
             stabilizing_percentile=percentile,
         )
 
+    def _take_sample(self, first: WindowBorder, last: WindowBorder, window: Window) -> Sample:
+        sample = sample_of(self._select_rows(first, last), window.start_ns, window.end_ns)
+        if not self.settings.streamed:
+            return sample
+        return replace(sample, figures=figures_of(self._records, range(first.index, last.index)))
+
     def _assess_objectives(self) -> tuple[Assessment, ...]:
+        settings = self.settings
+        if not settings.objectives:
+            return ()
         kept = joined(self._samples[-self._status.kept :])
-        return assess(self.settings.objectives, kept, self._batch_size, self.settings.safety)
+        good = goodput(kept, settings.goodput) if settings.goodput else None
+        return assess(settings.objectives, kept, self._batch_size, settings.safety, good)
 
 
 def index_after(records: Records, since: int, time_ns: int) -> int:

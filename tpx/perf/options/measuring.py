@@ -6,7 +6,7 @@ from typing import Literal
 
 from tpx.errors import UsageError
 from tpx.options import check_range, given, option, refuse
-from tpx.perf.objectives import Objective, parse_objectives
+from tpx.perf.objectives import Objective, parse_bounds, parse_objectives
 from tpx.perf.settings import ErrorBudget, parse_budget
 
 ANY_NUMBER = ErrorBudget()
@@ -96,6 +96,13 @@ class AnswerSpec:
         metavar="FIGURE<VALUE",
         parse=parse_objectives,
         common=True,
+    )
+    goodput: tuple[Objective, ...] = option(
+        (),
+        "count the requests that meet every one of these bounds, such as 'ttft<200ms,itl<40ms' (latency, "
+        "ttft, ttst, ttfo, itl), as goodput",
+        metavar="FIGURE<VALUE",
+        parse=parse_bounds,
     )
     slo_confidence: float = option(0.99, "confidence required to call an objective met or violated")
 

@@ -119,6 +119,7 @@ class SessionSpec:
             max_errors=windows.max_errors,
             rule=answers.rule,
             objectives=answers.slo,
+            goodput=answers.goodput,
             safety=answers.slo_confidence,
             pace=self.pace,
             intervals=self.load.request_intervals,
@@ -249,6 +250,15 @@ def _iter_search_rules(spec: SessionSpec) -> Rules:
     yield (
         load.warmup_seconds and levels.kind.once,
         f"--warmup-seconds needs a continuous load: {levels.kind.text} is sent once",
+    )
+    streamed = [each.text for each in (*slo, *spec.answers.goodput) if each.figure]
+    yield (
+        streamed and not spec.wire.streaming,
+        f"{', '.join(streamed)}: times of streamed responses need --streaming",
+    )
+    yield (
+        any(each.quantity == "goodput" for each in slo) and not spec.answers.goodput,
+        "--slo goodput: say which requests are good, such as --goodput 'ttft<200ms,itl<40ms'",
     )
     yield slo and load.binary_search, "--slo searches the range by itself: leave out --binary-search"
     yield (

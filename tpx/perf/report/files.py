@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpx.perf.levels import CONCURRENCY
+from tpx.perf.objectives import STREAM_FIGURES
 from tpx.perf.report.json import json_text
 from tpx.perf.report.level_text import GPU_FIGURES, gpu_values, has_response_cache
 from tpx.perf.report.model import Report, average_us, load_name, percentile_name, rate, throughput, usec
-from tpx.perf.results import LevelResult, ServerBreakdown, Verdict
+from tpx.perf.results import LevelResult, ServerBreakdown, Streaming, Verdict
 from tpx.perf.statistics.summaries import reported_percentiles
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.digits import latency
@@ -48,6 +49,7 @@ def csv_text(
     columns["Client Recv"] = [usec(c.receive_ns) for c in clients]
     for p in reported_percentiles(percentile):
         columns[f"{percentile_name(p)} latency"] = [usec(each.at(p)) for each in latencies]
+    columns |= _build_token_columns([r.streaming for r in rows])
     if verbose and percentile is None:
         columns["Avg latency"] = [usec(each.mean_ns) for each in latencies]
     if verbose:
@@ -58,6 +60,20 @@ def csv_text(
         columns[title] = ["".join(f"{uuid}:{value};" for uuid, value in values) for values in gpus]
     lines = [columns, *zip(*columns.values(), strict=True)]
     return "\n".join(",".join(map(str, line)) for line in lines) + "\n"
+
+
+def _build_token_columns(found: Sequence[Streaming | None]) -> dict[str, Sequence[object]]:
+    """Return the columns of a language model; none unless every level has its tokens."""
+    streams = [stream for stream in found if stream is not None and stream.units]
+    if not streams or len(streams) < len(found):
+        return {}
+    columns: dict[str, Sequence[object]] = {"Output Tokens/Second": [rate(s.units_per_s) for s in streams]}
+    for name in ("ttft", "itl"):
+        figures = [stream.figure(name) for stream in streams]
+        for p in (None, 50.0, 99.0):
+            title = f"{'Avg' if p is None else percentile_name(p)} {STREAM_FIGURES[name]}"
+            columns[title] = ["" if f is None else usec(f.summary.at(p)) for f in figures]
+    return columns
 
 
 def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tuple[Path, str]]:

@@ -11,11 +11,13 @@ from tpx.perf.compare import batches_json
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.results import (
+    Goodput,
     LatencyEstimate,
     LevelResult,
     MemberFigures,
     MetricsFigures,
     ServerBreakdown,
+    StreamFigure,
     Streaming,
     Window,
 )
@@ -131,6 +133,7 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         "server": _encode_optional(_encode_server, result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,
         "failed": result.failed,
+        "resent": result.resent,
         "errors": {e.code: {"count": e.count, "message": e.message} for e in result.errors},
         "throughput": throughput,
         "latency_ci_us": None if estimates is None else dict(map(_encode_interval, estimates.latency)),
@@ -146,6 +149,7 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         if estimates is None or estimates.batches is None
         else batches_json(estimates.batches),
         "streaming": _encode_optional(_encode_streaming, result.streaming),
+        "goodput": _encode_optional(_encode_goodput, result.goodput),
         "sequences": result.sequences,
         "sessions": _encode_optional(asdict, result.sessions),
         "metrics": _encode_optional(_encode_metrics, result.metrics),
@@ -163,14 +167,14 @@ def _encode_window(window: Window, offset_ns: int) -> Json:
     }
 
 
-def _encode_latency(latency: LatencySummary) -> Json:
-    named = {f"p{p:g}".replace(".", "_"): ns / 1000 for p, ns in latency.percentiles_ns.items()}
+def _encode_latency(latency: LatencySummary, per: int = 1000) -> Json:
+    named = {f"p{p:g}".replace(".", "_"): ns / per for p, ns in latency.percentiles_ns.items()}
     return {
-        "mean": latency.mean_ns / 1000,
-        "std": latency.std_ns / 1000,
-        "min": latency.min_ns / 1000,
+        "mean": latency.mean_ns / per,
+        "std": latency.std_ns / per,
+        "min": latency.min_ns / per,
         **named,
-        "max": latency.max_ns / 1000,
+        "max": latency.max_ns / per,
     }
 
 
@@ -212,16 +216,37 @@ def _encode_assessment(assessment: Assessment) -> Json:
     }
 
 
-def _encode_interval(estimate: LatencyEstimate) -> tuple[str, Json]:
+def _encode_interval(estimate: LatencyEstimate, per: int = 1000) -> tuple[str, Json]:
     interval, p = estimate.interval, estimate.percentile
     name = "mean" if p is None else f"p{p:g}".replace(".", "_")
-    high = None if interval.high is None else interval.high / 1000
-    return name, {"low": interval.low / 1000, "high": high, "note": estimate.note}
+    high = None if interval.high is None else interval.high / per
+    return name, {"low": interval.low / per, "high": high, "note": estimate.note}
 
 
 def _encode_streaming(streaming: Streaming) -> Json:
     between = _encode_optional(_encode_latency, streaming.inter_response)
-    return _encode_fields(streaming, "inter_response") | {"inter_response_us": between}
+    return _encode_fields(streaming, "inter_response", "figures") | {
+        "inter_response_us": between,
+        "figures": {figure.name: _encode_figure(figure) for figure in streaming.figures},
+    }
+
+
+def _encode_figure(figure: StreamFigure) -> Json:
+    """Return a distribution with its intervals, in us or in tokens."""
+    unit, per = ("tokens", 1) if figure.counts_tokens else ("us", 1000)
+    intervals = dict(_encode_interval(estimate, per) for estimate in figure.estimates)
+    return {"unit": unit, **_encode_latency(figure.summary, per), "ci": intervals}
+
+
+def _encode_goodput(found: Goodput) -> Json:
+    return {
+        "requests": found.requests,
+        "share": found.share,
+        "per_s": found.per_s.value,
+        "low": found.per_s.low,
+        "high": found.per_s.high,
+        "bounds": list(found.bounds),
+    }
 
 
 def _encode_metrics(metrics: MetricsFigures) -> Json:

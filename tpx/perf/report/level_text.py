@@ -8,6 +8,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import average_us, percentile_name, rate, usec
 from tpx.perf.results import (
     ClientTimes,
+    Goodput,
     GpuFigures,
     LatencyEstimate,
     LevelResult,
@@ -15,14 +16,24 @@ from tpx.perf.results import (
     MetricsFigures,
     OpenLoop,
     ServerBreakdown,
+    StreamFigure,
+    Streaming,
     Window,
 )
-from tpx.perf.statistics.intervals import CONFIDENCE
+from tpx.perf.statistics.intervals import CONFIDENCE, Interval
 from tpx.perf.statistics.summaries import LatencySummary, reported_percentiles
 from tpx.report.digits import latency, rounded
 
 DELAYED_LIMIT = 0.01
 """Share of late requests above which perf_analyzer warns."""
+TOKEN_TIMES = {
+    "ttft": "Time to first token",
+    "ttst": "Time from first to second token",
+    "ttfo": "Time to first output after reasoning",
+    "itl": "Inter-token latency",
+    "icl": "Between responses",
+}
+"""Titles of the times of a language model's streams, in the order of reports."""
 
 
 def level_block(result: LevelResult, spec: SessionSpec, *, decoupled: bool = False) -> str:
@@ -257,27 +268,20 @@ def extra_lines(result: LevelResult) -> list[str]:
 
 def _describe_result(result: LevelResult) -> Iterator[str]:
     yield from _describe_certainty(result)
-    pace, total = result.open_loop, result.latency
-    if pace is not None and total is not None:
-        if waited_before(pace, total):
-            yield (
-                "Latency above counts from when requests were due; from when they were sent: "
-                f"{_summarize_latency(pace.service_latency)}"
-            )
-        if pace.skipped:
-            yield f"Not sent because they were late: {pace.skipped}"
+    if result.open_loop is not None and result.latency is not None:
+        yield from _describe_pace(result.open_loop, result.latency)
     if result.sessions is not None:
         unsent = result.sessions.unsent_turns
         missing = f", {unsent} turns not sent" if unsent else ""
         yield f"Conversations: {result.sessions.finished} of {result.sessions.total} finished{missing}"
+    if result.resent:
+        yield f"Requests sent again, as the server had closed their connection: {result.resent:,}"
     yield from map(_describe_member, result.members)
-    stream = result.streaming
-    if stream is not None and stream.inter_response is not None:
-        first = _summarize_latency(stream.first_response)
-        yield f"First response: {first}; latency above is the last one's"
-        yield f"Between responses: {_summarize_latency(stream.inter_response)}"
-        if stream.units:
-            yield f"Output tokens: {stream.units:,} ({rounded(stream.units_per_s)} per second)"
+    if result.streaming is not None:
+        describe = _describe_tokens if result.streaming.units else _describe_stream
+        yield from describe(result.streaming)
+    if result.goodput is not None:
+        yield _describe_goodput(result.goodput)
     usual_ns = result.latency.at(50.0) if result.latency is not None else 0
     if result.latency is not None and result.latency.mean_ns > SKEWED * usual_ns > 0:
         yield (
@@ -288,6 +292,66 @@ def _describe_result(result: LevelResult) -> Iterator[str]:
         yield f"Mean batch in the server: {result.server.mean_batch:.2f}"
     if result.metrics is not None:
         yield from _describe_metrics(result.metrics)
+
+
+def _describe_pace(pace: OpenLoop, total: LatencySummary) -> Iterator[str]:
+    if waited_before(pace, total):
+        yield (
+            "Latency above counts from when requests were due; from when they were sent: "
+            f"{_summarize_latency(pace.service_latency)}"
+        )
+    if pace.skipped:
+        yield f"Not sent because they were late: {pace.skipped}"
+
+
+def _describe_stream(stream: Streaming) -> Iterator[str]:
+    if stream.inter_response is not None:
+        first = _summarize_latency(stream.first_response)
+        yield f"First response: {first}; latency above is the last one's"
+        yield f"Between responses: {_summarize_latency(stream.inter_response)}"
+
+
+def _describe_tokens(stream: Streaming) -> Iterator[str]:
+    """Yield the figures of a language model; intervals are of the p99."""
+    for name, title in TOKEN_TIMES.items():
+        figure = stream.figure(name)
+        if figure is not None:
+            tail = next((e for e in figure.estimates if e.percentile == 99.0), None)
+            sure = "" if tail is None else _format_bounds(tail.interval)
+            yield f"{title}: {_summarize_latency(figure.summary)}{sure}"
+    speed = "" if stream.user_units_per_s is None else f", {rounded(stream.user_units_per_s)} for each user"
+    lengths = _describe_lengths(stream.figure("output_tokens"))
+    yield f"Output tokens: {stream.units:,} ({rounded(stream.units_per_s)} per second{speed}){lengths}"
+    if stream.reasoning_units:
+        yield f"Reasoning tokens: {stream.reasoning_units:,} of these"
+    if stream.prompt_units:
+        cached = f", {stream.cached_units / stream.prompt_units * 100:.0f}% of them cached"
+        lengths = _describe_lengths(stream.figure("input_tokens"))
+        yield f"Prompt tokens: {stream.prompt_units:,}{cached if stream.cached_units else ''}{lengths}"
+
+
+def _format_bounds(interval: Interval) -> str:
+    """Return the ends of an interval in parentheses; nothing where it bounds nothing."""
+    if interval.low <= 0:
+        return ""
+    low = latency(interval.low)
+    return f" (at least {low})" if interval.high is None else f" ({low}-{latency(interval.high)})"
+
+
+def _describe_lengths(figure: StreamFigure | None) -> str:
+    if figure is None:
+        return ""
+    found = figure.summary
+    return f"; a request: mean {found.mean_ns:,}, p50 {found.at(50.0):,}, p99 {found.at(99.0):,}"
+
+
+def _describe_goodput(found: Goodput) -> str:
+    ends = (found.per_s.low, found.per_s.high)
+    sure = f" ({rounded(ends[0])}-{rounded(ends[1])})" if ends[1] is not None and ends[0] > 0 else ""
+    return (
+        f"Goodput: {rounded(found.per_s.value)} requests/s{sure}, {found.share * 100:.4g}% of the requests "
+        f"met {', '.join(found.bounds)}"
+    )
 
 
 def _describe_certainty(result: LevelResult) -> Iterator[str]:

@@ -10,10 +10,18 @@ from tpx import __version__
 from tpx.options import fields_of
 from tpx.perf.objectives import Assessment, Compliance, Objective
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.level_text import waited_before
+from tpx.perf.report.level_text import TOKEN_TIMES, waited_before
 from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
-from tpx.perf.report.plots import breakdown_picture, curve, spectrum, timeline
-from tpx.perf.results import ErrorCount, LevelResult, MemberFigures, ServerBreakdown, Verdict
+from tpx.perf.report.plots import breakdown_picture, curve, spectrum, speeds, timeline
+from tpx.perf.results import (
+    ErrorCount,
+    LevelResult,
+    MemberFigures,
+    ServerBreakdown,
+    StreamFigure,
+    Streaming,
+    Verdict,
+)
 from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.summaries import LatencySummary
 from tpx.report.digits import latency, rounded
@@ -182,6 +190,8 @@ def _build_charts(report: Report) -> list[Section]:
         "bars through the points are 95 % confidence intervals. Better is down and to the right.",
     )
     sections += section("Levels", levels_grid(report))
+    speed = chart_picture(speeds(levels))
+    sections += section("Tokens", speed, tokens_grid(report), token_times_grid(report))
     bars = breakdown_picture("breakdown", [(level_name(r.level), r) for r in levels])
     sections += section("Where the time goes", bars, lead=_PARTS)
     sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
@@ -367,6 +377,56 @@ def _walk_tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, S
     yield depth, server
     for part in server.composing:
         yield from _walk_tree(part, depth + 1)
+
+
+def tokens_grid(report: Report) -> DataTable | None:
+    """Return the tokens of each level of a language model, and its goodput."""
+    records = [(r, r.streaming) for r in report.levels if r.streaming is not None and r.streaming.units]
+
+    def length(name: str) -> Callable[[tuple[LevelResult, Streaming]], float | None]:
+        return lambda r: None if (found := r[1].figure(name)) is None else found.summary.mean_ns
+
+    goodput: TableField[tuple[LevelResult, Streaming]] = quantity(
+        "Goodput/s", lambda r: None if r[0].goodput is None else r[0].goodput.per_s.value
+    )
+    cached: TableField[tuple[LevelResult, Streaming]] = quantity(
+        "Cached %", lambda r: r[1].cached_units / max(r[1].prompt_units, 1) * 100
+    )
+    return table(
+        "tokens",
+        "Tokens: speed is that of one user, the inverse of the inter-token latency's p50",
+        [
+            _LOAD,
+            quantity("Output/s", lambda r: r[1].units_per_s),
+            quantity("Speed/s", lambda r: r[1].user_units_per_s),
+            *([goodput] if any(r.goodput is not None for r, _ in records) else []),
+            quantity("Prompt, mean", length("input_tokens")),
+            quantity("Output, mean", length("output_tokens")),
+            *([cached] if any(stream.cached_units for _, stream in records) else []),
+        ],
+        records,
+    )
+
+
+def token_times_grid(report: Report) -> DataTable | None:
+    """Return the times of each level of a language model."""
+    records = [
+        (result, figure)
+        for result in report.levels
+        if result.streaming is not None
+        for name in TOKEN_TIMES
+        if (figure := result.streaming.figure(name)) is not None
+    ]
+    shown = (None, 50.0, 90.0, 95.0, 99.0)
+    times: list[TableField[tuple[LevelResult, StreamFigure]]] = [
+        _make_latency_field(p, lambda r: r[1].summary) for p in shown
+    ]
+    return table(
+        "token-times",
+        "Times of streamed responses",
+        [_LOAD, text("Time", lambda r: TOKEN_TIMES[r[1].name]), *times],
+        records,
+    )
 
 
 def members_grid(report: Report) -> DataTable | None:

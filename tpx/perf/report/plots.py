@@ -32,7 +32,7 @@ def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objectiv
         return None
     lines = tuple(_build_curve_line(known, percentile) for percentile in CURVE)
     marks = [Mark(value=limit_ms, text=f"limit {limit_ms:g} ms")] if limit_ms else []
-    marks += [Mark(value=o.bound / 1e6, text=o.text) for o in slo if o.is_latency]
+    marks += [Mark(value=o.bound / 1e6, text=o.text) for o in slo if o.is_latency and not o.figure]
     return Chart(
         key="curve",
         title="Latency and throughput under growing load",
@@ -66,6 +66,40 @@ def _build_curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
         high = None if found is None else found.interval.high
         spread.append((low, value if high is None else high / 1e6))
     return Line(name=f"p{percentile:g}", dots=tuple(dots), spread=tuple(spread))
+
+
+def speeds(levels: Sequence[LevelResult]) -> Chart | None:
+    """Return the output tokens per second of all users over those of one, level by level.
+
+    None for fewer than two levels of a language model.
+    """
+    known = [
+        (result, stream, stream.user_units_per_s)
+        for result in levels
+        if (stream := result.streaming) is not None and stream.user_units_per_s is not None
+    ]
+    if len(known) < 2:
+        return None
+    dots = tuple(
+        Dot(
+            x=speed,
+            y=stream.units_per_s,
+            title=f"{level_name(result.level)}: {rounded(stream.units_per_s)} tokens/s, "
+            f"{rounded(speed)} for each user",
+            label=f"{result.level.value:g}",
+            stable=result.verdict is not Verdict.UNSTABLE,
+        )
+        for result, stream, speed in known
+    )
+    return Chart(
+        key="speeds",
+        title="Tokens of all users, and speed of each",
+        description="; ".join(dot.title for dot in dots),
+        x=Axis(title="Speed of one user (tokens/s)"),
+        y=Axis(title="Output (tokens/s)", auto=True),
+        lines=(Line(name="output", dots=dots),),
+        label_name=known[0][0].level.kind.text,
+    )
 
 
 def spectrum(levels: Sequence[LevelResult]) -> Chart | None:

@@ -78,6 +78,9 @@ class HttpClientConnection(HttpConnection):
         self._lost = False
         self.closing = False
         """True once the server will not respond to another request on this connection."""
+        self._used = False
+        self.unanswered = False
+        """True if it had answered before, and was lost without a byte in answer to the last request."""
 
     _is_request_reader = False
 
@@ -152,6 +155,7 @@ class HttpClientConnection(HttpConnection):
         if not head.keep_alive:
             self.closing = True
             self._transport.close()
+        self._used = True
         self._response = response = HttpResponse(head, body, first_byte_ns)
         on_response(response)
         return True
@@ -173,6 +177,7 @@ class HttpClientConnection(HttpConnection):
         if self._lost:
             return
         self._lost = self.closing = True
+        self.unanswered = self.busy and self._used and not self._first_byte_ns
         self._on_response = None
         if self.on_lost is not None:
             self.on_lost(WireError(message))
