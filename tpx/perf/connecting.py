@@ -17,6 +17,7 @@ from tpx.perf.clients.model import (
 )
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import MixedFeed
+from tpx.perf.inputs.prompts import make_prompts
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import TensorRegions, shared_tensors
 from tpx.perf.levels import ModelShare
@@ -85,7 +86,11 @@ async def open_model(
             with _require_extension("trace", server, "--trace-level and its like"):
                 await control.set_trace(spec.wire.trace_settings)
         tree = await model_tree(control, model, key, calls=spec.service.bls_composing_models)
-        data = open_data(model, spec.inputs)
+        if spec.prompts.wanted:
+            given, seed = spec.inputs.string_data, spec.inputs.seed
+            data = await make_prompts(spec.prompts, given, seed, spec.endpoint(key), client)
+        else:
+            data = open_data(model, spec.inputs)
         async with shared_tensors(
             control, spec.inputs.shared_memory, spec.inputs.output_shared_memory_size
         ) as shared:

@@ -22,6 +22,8 @@ class Script:
     """Tokens, of the first, that are reasoning."""
     cached: int = 0
     """Tokens of the prompt, of 12, that were cached."""
+    per_word: float = 0.0
+    """Tokens that each word of a prompt takes, besides 12."""
     lingers: bool = True
     """False if the connection closes behind a stream although the answer announced that it stays."""
     breaks_after: int = -1
@@ -65,17 +67,19 @@ class OpenAiServer:
         script.headers.append(request.headers.get("authorization", ""))
         script.paths.append(request.path)
         last = body["messages"][-1]["content"] if body.get("messages") else ""
+        prompt = 12 + round(script.per_word * len((last or str(body.get("prompt"))).split()))
         if script.refuses and last == script.refuses:
             self._whole(writer, 500, {"error": {"message": f"cannot say {last}"}})
         elif script.status != 200:
             self._whole(writer, script.status, {"error": {"message": "no such model", "type": "x"}})
         elif body.get("stream"):
             return await self._stream(
-                writer, f"to {last}: " if script.replies else "", chat="messages" in body
+                writer, f"to {last}: " if script.replies else "", prompt, chat="messages" in body
             )
         else:
             await asyncio.sleep(script.first_s)
-            usage = {"usage": {"completion_tokens": script.tokens}} if script.usage else {}
+            counted = {"completion_tokens": script.tokens, "prompt_tokens": prompt}
+            usage = {"usage": counted} if script.usage else {}
             text = f"to {last}: all" if script.replies else "all"
             made = {"message": {"content": text}} if "messages" in body else {"text": text}
             kind = "chat.completion" if "messages" in body else "text_completion"
@@ -87,7 +91,7 @@ class OpenAiServer:
         head = b"HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         writer.write(head % (status, len(data)) + data)
 
-    async def _stream(self, writer: asyncio.StreamWriter, before: str, *, chat: bool) -> bool:
+    async def _stream(self, writer: asyncio.StreamWriter, before: str, prompt: int, *, chat: bool) -> bool:
         script = self._script
         framing = b"Transfer-Encoding: chunked" if script.chunked else b"Connection: close"
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" + framing + b"\r\n\r\n")
@@ -109,7 +113,7 @@ class OpenAiServer:
             usage = {
                 "completion_tokens": 2 * script.tokens,
                 "completion_tokens_details": {"reasoning_tokens": 2 * script.reasoning},
-                "prompt_tokens": 12,
+                "prompt_tokens": prompt,
                 "prompt_tokens_details": {"cached_tokens": script.cached},
             }
             await self._event(writer, kind | {"choices": [], "usage": usage})

@@ -173,8 +173,8 @@ def test_the_figures_of_tokens_are_the_services(tmp_path: Path) -> None:
     streaming = streaming_of(result)
     found = {figure.name: figure.summary for figure in streaming.figures}
     assert list(found) == ["ttft", "ttst", "ttfo", "itl", "icl", "input_tokens", "output_tokens"]
-    # lower bounds are the script's own: 5 responses carry 10 tokens, of which the first has one
-    least_ns = {"ttft": 80e6, "ttst": 29e6, "ttfo": 139e6, "itl": 119e6 / 9, "icl": 20e6}
+    # lower bounds are nearly the script's own, as a response may be read late: 5 carry 10 tokens
+    least_ns = {"ttft": 80e6, "ttst": 20e6, "ttfo": 139e6, "itl": 100e6 / 9, "icl": 15e6}
     for name, least in least_ns.items():
         assert least <= found[name].min_ns, name
     assert found["itl"].mean_ns * 9 == pytest.approx(

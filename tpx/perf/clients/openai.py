@@ -285,15 +285,18 @@ class OpenAiClient(HttpSlots):
 
 def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
     """Return a request's body: the user's JSON object completed with the model's name and the stream
-    option, or one made from a text.
-
-    Raises UsageError if the endpoint does not tell how to make a body from a text.
+    option, or one made from a text. Raises UsageError.
     """
-    stream, body = endpoint.wire.streaming, {"model": endpoint.model.name}
     brought = _parse_object(content)
     if brought:
-        return body | brought | ({"stream": True} if stream else {})
-    text, path = content.decode("utf-8", "replace"), endpoint.service.path
+        named: JsonObject = {"model": endpoint.model.name}
+        return named | brought | ({"stream": True} if endpoint.wire.streaming else {})
+    return text_body(content.decode("utf-8", "replace"), endpoint)
+
+
+def text_body(text: str, endpoint: Endpoint) -> JsonObject:
+    """Return the body of a request with this text. Raises UsageError if the endpoint has no known form."""
+    stream, path = endpoint.wire.streaming, endpoint.service.path
     if path.endswith("chat/completions"):
         made: JsonObject = {"messages": [{"role": "user", "content": text}]}
     elif path.endswith("completions"):
@@ -305,7 +308,7 @@ def payload(content: bytes, endpoint: Endpoint) -> JsonObject:
             f"--endpoint {path}: the content of its requests is unknown; give bodies with --input-data "
             '{"data": [{"payload": [{...}]}]}'
         )
-    return body | made | (STREAM if stream else {})
+    return {"model": endpoint.model.name, **made, **(STREAM if stream else {})}
 
 
 def has_output(event: JsonObject) -> bool:

@@ -10,6 +10,7 @@ from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSpec
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
+from tpx.perf.inputs.prompts import PromptSpec
 from tpx.perf.levels import LevelRange
 from tpx.perf.options.load import LoadSpec, TargetSpec
 from tpx.perf.options.measuring import (
@@ -40,6 +41,7 @@ class SessionSpec:
     strictness: Strictness = group(Strictness, "Objectives and comparisons")
     output: OutputSpec = group(OutputSpec, "Output")
     inputs: InputSpec = group(InputSpec, "Input data")
+    prompts: PromptSpec = group(PromptSpec, "Prompts of language models")
     pace: PaceSpec = group(PaceSpec, "Arrivals and workers")
     sequences: SequenceSpec = group(SequenceSpec, "Sequences")
     metrics: ScrapeSpec = group(ScrapeSpec, "Server metrics")
@@ -187,6 +189,24 @@ def _iter_load_rules(spec: SessionSpec) -> Rules:
         needs and inputs.no_file,
         f"'{inputs.no_file}' is not a file. When using `{needs}`, all paths passed to --input-data must be "
         "files.",
+    )
+    prompts = spec.prompts
+    flag = "--output-tokens" if prompts.input_tokens is None else "--input-tokens"
+    yield (
+        prompts.wanted and spec.service.service_kind != "openai",
+        f"{flag} requires --service-kind openai",
+    )
+    yield (
+        prompts.wanted and inputs.input_data,
+        f"{flag}: bodies in --input-data have lengths of their own",
+    )
+    yield (
+        prompts.input_tokens is not None and inputs.string_data is not None,
+        "--input-tokens and --string-data both make the prompt",
+    )
+    yield (
+        prompts.wanted and prompts.input_tokens is None and inputs.string_data is None,
+        "--output-tokens: give the prompt by --input-tokens or --string-data",
     )
     for name in ("max_connections", "on_late"):
         yield (

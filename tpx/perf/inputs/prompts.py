@@ -1,0 +1,243 @@
+"""Prompts of wanted lengths for a language model, and the lengths of its outputs.
+
+Lengths are in tokens. A tokenizer's file counts them; without one, prompts are made of English words, and the
+service's own count of two prompts tells how many tokens a word takes.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import cast
+
+import numpy as np
+import orjson
+
+from tpx.errors import MeasurementError, UsageError, WireError
+from tpx.options import check_range, given, option
+from tpx.perf.clients.base import Client, Prepared, Slot
+from tpx.perf.clients.endpoint import Endpoint
+from tpx.perf.clients.openai import INPUT, OpenAiAnswer, text_body
+from tpx.perf.inputs.steps import DataSet, DataStream, Step
+from tpx.protocol.tensors import Tensor, encode_bytes
+
+_TEXT = """
+able about above across after again against air along also always among animal answer apple around ask
+away back bank base bear beauty become before began behind below best better between bird black blue
+board boat body book both bring brother brown build busy call came can care carry catch cause center
+change chair child city class clear close cloud cold color come common complete contain correct country
+course cover cross current dark day deep develop direct distant door draw dream drive during early earth
+east easy end enough even evening event ever every example eye face family farm fast father feel field
+figure fill final find fire first fish five floor flower follow food force forest form found four free
+friend front full game garden gave general give glass gold good govern grass gray great green ground
+group grow half hand happy hard heart heavy help high hill history hold home horse hour house human
+hundred hunt idea inch island keep kind king knew land language large last late laugh law lead learn
+leave letter life light line list listen little live long lost love machine main many map mark market
+matter measure meet middle might mile mind minute money month moon morning mother mountain move music
+name nation near never next night north note notice number object ocean often old open order paper part
+pass people perhaps person picture piece place plain plant play point poor power present problem produce
+"""
+WORDS = _TEXT.split()
+"""Common English words, which most tokenizers take as one token each."""
+PROBED_WORDS = 16
+MOST_PROBED_WORDS = 512
+PROBES = 6
+"""Words of the short and the long prompts that tell how the service counts, and the number of each; the
+long ones have half as many words as tokens are wanted."""
+PROBE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A number of tokens: normally distributed around a mean, and at least 1."""
+
+    mean: int
+    deviation: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.mean}" + (f",sd={self.deviation:g}" if self.deviation else "")
+
+
+def parse_length(text: str) -> Length:
+    """Parse `512` or `512,sd=64`."""
+    mean, comma, rest = text.replace(" ", "").partition(",")
+    name, _, deviation = rest.partition("=")
+    try:
+        found = Length(int(mean), float(deviation) if comma else 0.0)
+    except ValueError:
+        raise ValueError("expected a number of tokens such as 512 or 512,sd=64") from None
+    if (comma and name != "sd") or found.mean < 1 or not 0 <= found.deviation < 1e9:
+        raise ValueError("expected a number of tokens of at least 1 such as 512 or 512,sd=64")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSpec:
+    """Options for made prompts; they need --service-kind openai."""
+
+    input_tokens: Length | None = option(
+        None,
+        "make prompts of this many tokens, with a standard deviation if given",
+        metavar="N[,sd=N]",
+        parse=parse_length,
+    )
+    output_tokens: Length | None = option(
+        None,
+        "request this many output tokens, with max_tokens and ignore_eos",
+        metavar="N[,sd=N]",
+        parse=parse_length,
+    )
+    prompts: int = option(100, "number of different prompts, which are sent in turns")
+    prefix_tokens: int = option(
+        0, "tokens at the beginning of prompts that several share, added to the others"
+    )
+    prefixes: int = option(1, "number of different prefixes; prompts take them in turns")
+    tokenizer: Path | None = option(
+        None,
+        "tokenizer.json that counts the tokens (needs the package tokenizers); default: words, by the "
+        "service's count of them",
+        metavar="FILE",
+    )
+    ignore_eos: bool = option(True, "send ignore_eos with --output-tokens; false for services that refuse it")
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for numbers out of range, and for options without prompts to make."""
+        check_range(self, "prompts", "prefixes", above=0)
+        check_range(self, "prefix_tokens", least=0)
+        for name in ("prompts", "prefix_tokens", "prefixes", "tokenizer"):
+            if name in given(self) and self.input_tokens is None:
+                raise UsageError(f"--{name.replace('_', '-')} requires --input-tokens")
+        if "ignore_eos" in given(self) and self.output_tokens is None:
+            raise UsageError("--ignore-eos requires --output-tokens")
+
+    @property
+    def wanted(self) -> bool:
+        """True if requests are made by these options."""
+        return self.input_tokens is not None or self.output_tokens is not None
+
+
+class WordTexts:
+    """Makes texts of words; `per_word` tokens each, and `beside` for what the service adds to a prompt."""
+
+    def __init__(self, rng: np.random.Generator, per_word: float = 1.0, beside: float = 0.0) -> None:
+        self._rng = rng
+        self._per_word = per_word
+        self._beside = beside
+
+    def make(self, tokens: int, *, first: bool) -> str:
+        """Return a text of this many tokens; the `first` of a prompt counts what the service adds."""
+        words = round((tokens - (self._beside if first else 0)) / self._per_word)
+        return " ".join(self._rng.choice(WORDS, max(words, 1)))
+
+
+class TokenizerTexts:
+    """Makes texts whose tokens a tokenizer's file counts."""
+
+    def __init__(self, rng: np.random.Generator, path: Path) -> None:
+        """Raises UsageError if the file or the package is missing."""
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise UsageError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
+        self._rng = rng
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as exc:  # the package raises plain exceptions
+            raise UsageError(f"--tokenizer {path}: {exc}") from exc
+
+    def make(self, tokens: int, *, first: bool) -> str:  # noqa: ARG002 (what a service adds is unknown)
+        """Return a text of this many tokens; one more or less where its end merges differently."""
+        ids: list[int] = []
+        while len(ids) < tokens:
+            more = " " + " ".join(self._rng.choice(WORDS, tokens))
+            ids += self._tokenizer.encode(more, add_special_tokens=False).ids
+        return str(self._tokenizer.decode(ids[:tokens]))
+
+
+async def make_prompts(
+    spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoint, client: Client
+) -> DataSet:
+    """Return requests with prompts of the wanted lengths, or with `text`, and wanted lengths of the output.
+
+    Raises UsageError for options that do not fit, MeasurementError if the service refuses a prompt.
+    """
+    rng = np.random.default_rng(seed)
+    notices: list[str] = []
+    texts = [text or ""]
+    if spec.input_tokens is not None:
+        texts, notices = await _make_texts(spec, spec.input_tokens, rng, endpoint, client)
+    bodies = [text_body(each, endpoint) for each in texts]
+    if spec.output_tokens is not None:
+        for body, length in zip(bodies, _draw(rng, spec.output_tokens, len(bodies)), strict=True):
+            body |= {"max_tokens": length} | ({"ignore_eos": True} if spec.ignore_eos else {})
+
+    def make(index: int) -> Step:
+        return Step(where=f"prompt {index}", inputs=(_tensor(orjson.dumps(bodies[index])),))
+
+    return DataSet(streams=(DataStream(len(bodies), make),), made=True, notices=tuple(notices))
+
+
+async def _make_texts(
+    spec: PromptSpec, length: Length, rng: np.random.Generator, endpoint: Endpoint, client: Client
+) -> tuple[list[str], list[str]]:
+    """Return the prompts, and a notice of how their tokens were counted."""
+    maker: WordTexts | TokenizerTexts
+    if spec.tokenizer is not None:
+        maker, notice = (
+            TokenizerTexts(rng, spec.tokenizer),
+            f"tokens of prompts are counted by {spec.tokenizer}",
+        )
+    else:
+        words = WordTexts(rng)
+        probed = PROBED_WORDS, max(2 * PROBED_WORDS, min(length.mean // 2, MOST_PROBED_WORDS))
+        few, many = [await _count_mean(words, n, endpoint, client) for n in probed]
+        per_word = (many - few) / (probed[1] - probed[0])
+        if per_word > 0:
+            beside = few - per_word * probed[0]
+            maker = WordTexts(rng, per_word, beside)
+            notice = f"prompts are words, of which the service counts {per_word:.2f} tokens each"
+        else:
+            maker, notice = words, "prompts are words, each taken as a token: the service does not count them"
+    prefixes = [
+        maker.make(spec.prefix_tokens, first=True) for _ in range(spec.prefixes if spec.prefix_tokens else 0)
+    ]
+    texts = [maker.make(tokens, first=not prefixes) for tokens in _draw(rng, length, spec.prompts)]
+    if prefixes:
+        texts = [f"{prefixes[i % len(prefixes)]} {text}" for i, text in enumerate(texts)]
+    return texts, [notice]
+
+
+def _draw(rng: np.random.Generator, length: Length, count: int) -> list[int]:
+    drawn = rng.normal(length.mean, length.deviation, count)
+    return cast("list[int]", np.maximum(np.rint(drawn), 1).astype(int).tolist())
+
+
+async def _count_mean(words: WordTexts, length: int, endpoint: Endpoint, client: Client) -> float:
+    """Return how many tokens the service counts in prompts of so many words, on average."""
+    texts = [words.make(length, first=False) for _ in range(PROBES)]
+    return fmean([await _count(text, endpoint, client) for text in texts])
+
+
+async def _count(text: str, endpoint: Endpoint, client: Client) -> int:
+    """Return the tokens that the service counts in a prompt; 0 if it does not count."""
+    body = text_body(text, endpoint) | {"max_tokens": 1}
+    request = await client.prepare([_tensor(orjson.dumps(body))])
+    (slot,) = await client.open(1)
+    answer = await _ask(slot, request)
+    if answer.status != client.success:
+        failure = client.failure(answer)
+        raise MeasurementError(f"--input-tokens: a prompt was refused: {failure.code}: {failure.message}")
+    return answer.usage[0]
+
+
+async def _ask(slot: Slot, request: Prepared) -> OpenAiAnswer:
+    ended: asyncio.Future[OpenAiAnswer] = asyncio.get_running_loop().create_future()
+    slot.send(request, ended.set_result)
+    try:
+        return await asyncio.wait_for(ended, PROBE_S)
+    except TimeoutError as exc:
+        raise WireError(f"--input-tokens: no answer to a prompt within {PROBE_S:g} s") from exc
+
+
+def _tensor(payload: bytes) -> Tensor:
+    return Tensor(INPUT.name, "BYTES", (1,), encode_bytes([payload]))
