@@ -11,6 +11,7 @@ from tpx.analyzer.reports.view import Prices
 from tpx.analyzer.results.measurement import EnergyUse, LoadPoint
 from tpx.errors import UsageError
 from tpx.options import build
+from tpx.perf.inputs.prompts import Length
 from tpx.perf.statistics.summaries import LatencySummary
 
 
@@ -50,13 +51,21 @@ def test_flags_of_genai_perf_are_those_of_tpx_perf() -> None:
     asked = language_model({"url": ("host:9000",), "endpoint-type": ("completions",), "streaming": ("true",)})
     assert asked == {"endpoint": "v1/completions", "url": "host:9000"}
     assert language_model({}) == {"endpoint": "v1/chat/completions"}
+    lengths = {"input-tokens-mean": ("64",), "input-tokens-stddev": ("8",), "expected-output-tokens": ("16",)}
+    assert language_model({**lengths, "num-of-output-prompts": ("7",), "random-seed": ("3",)}) == {
+        "endpoint": "v1/chat/completions",
+        "input_tokens": Length(64, 8.0),
+        "output_tokens": Length(16),
+        "prompts": 7,
+        "seed": 3,
+    }
     assert language_model({"endpoint": ("v2/chat",), "endpoint-type": ("chat",)}) == {"endpoint": "v2/chat"}
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
-        ("expected-output-tokens", "9", "give max_tokens in the requests"),
+        ("input-dataset", "cnn", "give the requests as perf_analyzer_flags"),
         ("service-kind", "triton", "tpx measures openai alone"),
         ("streaming", "false", "without a stream"),
         ("endpoint-type", "chatt", "did you mean 'chat'"),

@@ -15,6 +15,7 @@ from tpx.errors import UsageError
 from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
 from tpx.perf.inputs.base import length_warning
 from tpx.perf.options import SessionSpec
+from tpx.perf.options.aiperf import ENDPOINTS, translate
 from tpx.perf.options.ranges import parse_intervals
 
 RENAMED: Mapping[str, str] = {"http-header": "header"}
@@ -120,21 +121,14 @@ def perf_warnings(flags: Flags) -> tuple[str, ...]:
     return tuple(f"perf_analyzer_flags: {line}" for line in lines)
 
 
-ENDPOINTS: Mapping[str, str] = {
-    "": "v1/chat/completions",
-    "chat": "v1/chat/completions",
-    "completions": "v1/completions",
-    "embeddings": "v1/embeddings",
-}
-"""genai-perf's `endpoint-type` -> path of the OpenAI API."""
-GENAI_RENAMED: Mapping[str, str] = {"random-seed": "seed", "url": "url"}
+GENAI_TAKEN = (
+    "url", "random-seed", "input-tokens-mean", "input-tokens-stddev", "expected-output-tokens",
+    "num-of-output-prompts",
+)  # fmt: skip
+"""Flags that `tpx perf` reads, too."""
 GENAI_INSTEAD: Mapping[str, str] = {
     "input-dataset": "give the requests as perf_analyzer_flags: input-data",
     "input-type": "give the requests as perf_analyzer_flags: input-data",
-    "input-tokens-mean": "give the requests as perf_analyzer_flags: input-data",
-    "input-tokens-stddev": "give the requests as perf_analyzer_flags: input-data",
-    "expected-output-tokens": "give max_tokens in the requests of perf_analyzer_flags: input-data",
-    "num-of-output-prompts": "give the requests as perf_analyzer_flags: input-data",
 }
 """Flags for features of genai-perf that tpx lacks -> what to use instead."""
 GENAI_NEEDLESS: Mapping[str, str] = {
@@ -147,7 +141,7 @@ GENAI_SERVICE = ("endpoint", "endpoint-type", "service-kind", "streaming")
 
 def language_model(flags: Flags) -> dict[str, Any]:
     """Return a language model's options of tpx perf by name. Raises UsageError naming the alternative."""
-    known = (*GENAI_RENAMED, *GENAI_INSTEAD, *GENAI_NEEDLESS, *GENAI_SERVICE)
+    known = (*GENAI_TAKEN, *GENAI_INSTEAD, *GENAI_NEEDLESS, *GENAI_SERVICE)
     endpoint, words = "", []
     for name, values in flags.items():
         value = values[-1] if values else ""
@@ -167,11 +161,11 @@ def language_model(flags: Flags) -> dict[str, Any]:
             endpoint = endpoint or ENDPOINTS[value]
         elif name == "endpoint":
             endpoint = value
-        elif name in GENAI_RENAMED:
-            words.append(f"--{GENAI_RENAMED[name]}={value}")
+        elif name in GENAI_TAKEN:
+            words.append(f"--{name}={value}")
         elif name not in known:
             raise UsageError(f"genai_perf_flags: unknown option '{name}'{nearest(name, known)}")
-    return {**given_in_argv(SessionSpec, words), "endpoint": endpoint or ENDPOINTS[""]}
+    return {**given_in_argv(SessionSpec, translate(words)), "endpoint": endpoint or ENDPOINTS["chat"]}
 
 
 def language_warnings(flags: Flags, model_type: str) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 """Command lines of `tpx perf` as perf_analyzer would read them: its abbreviations, its deprecated
-options, and options that tpx lacks, which are refused with an alternative.
+options, and options that tpx lacks, which are refused with an alternative; aiperf's names, too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from tpx.options import build, given_in_argv, group, option
 from tpx.perf.inputs.base import length_warning
 from tpx.perf.levels import KINDS, LevelRange
 from tpx.perf.options import SessionSpec
+from tpx.perf.options.aiperf import translate
 
 _DEPRECATED = "Deprecated"
 _NEEDLESS = "the engine of --service-kind triton_c_api is part of tpx"
@@ -109,8 +110,11 @@ def read_words(argv: Sequence[str]) -> ParsedWords:
 
 
 def spelled_out(argv: Sequence[str]) -> list[str]:
-    """Expand perf_analyzer's abbreviations. Raises UsageError for options that tpx does not have."""
-    return [_expand_abbreviation(word) if word.startswith("--") else word for word in argv]
+    """Replace aiperf's names and expand perf_analyzer's abbreviations.
+
+    Raises UsageError for options that tpx does not have.
+    """
+    return [_expand_abbreviation(word) if word.startswith("--") else word for word in translate(argv)]
 
 
 def _expand_abbreviation(word: str) -> str:
