@@ -111,7 +111,7 @@ def test_a_refused_prompt_ends_the_run_with_the_services_words() -> None:
     ("words", "said"),
     [
         (("--input-tokens", "20", "--string-data", "x"), "both make the prompt"),
-        (("--input-tokens", "20", "--input-data", "zero"), "have lengths of their own"),
+        (("--input-tokens", "20", "--input-data", __file__), "have lengths of their own"),
         (("--output-tokens", "20"), "give the prompt by --input-tokens or --string-data"),
         (("--prompts", "3"), "--prompts requires --input-tokens"),
         (("--ignore-eos", "false"), "--ignore-eos requires --output-tokens"),

@@ -197,7 +197,7 @@ def _iter_load_rules(spec: SessionSpec) -> Rules:
         f"{flag} requires --service-kind openai",
     )
     yield (
-        prompts.wanted and inputs.input_data,
+        prompts.wanted and inputs.files,
         f"{flag}: bodies in --input-data have lengths of their own",
     )
     yield (
