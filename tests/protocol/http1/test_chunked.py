@@ -131,3 +131,37 @@ def test_a_body_of_many_small_pieces_takes_no_more_memory_than_its_bytes() -> No
     decoder = ChunkedDecoder(1 << 20)
     feed(decoder, [b"186a0\r\n", *[b"x"] * 100_000])
     assert decoder.body().obj.__sizeof__() < 130_000
+
+
+def test_chunks_of_the_same_size_are_checked_as_closely_as_the_first() -> None:
+    decoder = ChunkedDecoder(1000)
+    for _ in range(3):
+        assert decoder.feed(b"3\r\nabc\r\n") is None
+    assert decoder.feed(b"3\r\nab") is None
+    assert decoder.feed(b"c\r\n") is None
+    assert decoder.feed(b"3\r\nabc\r\n0\r\n") is None
+    assert decoder.feed(b"\r\nGET") == b"GET"
+    assert bytes(decoder.body()) == b"abc" * 5
+
+
+@pytest.mark.parametrize("second", [b"3\r\nabcde", b"3\r\nabc\n\n", b"3\r\nabc\r\r"])
+def test_a_chunk_of_the_same_size_must_end_as_well(second: bytes) -> None:
+    decoder = ChunkedDecoder(1000)
+    assert decoder.feed(b"3\r\nabc\r\n") is None
+    with pytest.raises(HttpError, match="chunk does not end with CRLF"):
+        decoder.feed(second)
+
+
+def test_the_limits_hold_for_chunks_of_the_same_size() -> None:
+    decoder = ChunkedDecoder(10)
+    for _ in range(3):
+        decoder.feed(b"3\r\nabc\r\n")
+    with pytest.raises(HttpError, match="exceeds the maximum"):
+        decoder.feed(b"3\r\nabc\r\n")
+
+
+def test_what_looks_like_a_chunk_behind_the_last_is_none() -> None:
+    decoder = ChunkedDecoder(10)
+    assert decoder.feed(b"0\r\n") is None
+    with pytest.raises(HttpError, match="malformed trailer"):
+        decoder.feed(b"0\r\n\r\n")

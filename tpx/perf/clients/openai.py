@@ -72,6 +72,9 @@ class EventParser:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the data of the events that a piece completes; the data lines of one event are joined."""
+        whole = piece.startswith(b"data: ") and piece.find(b"\n") == len(piece) - 2
+        if whole and not self._held and piece.endswith(b"\n") and b"\r" not in piece:
+            return [piece[6:-2]]  # one event of one line, as most services send a token
         text = self._held + piece
         # a trailing CR may be the first half of a CRLF
         held_back = b"\r" if text.endswith(b"\r") else b""
@@ -341,8 +344,11 @@ def _brings_output(choice: object) -> bool:
     if not isinstance(choice, dict):
         return False
     delta = choice.get("delta")
-    parts = delta if isinstance(delta, dict) else {}
-    return bool(choice.get("text")) or any(value for name, value in parts.items() if name != "role")
+    if isinstance(delta, dict):
+        for name, value in delta.items():  # a plain loop: this runs for every token
+            if value and name != "role":
+                return True
+    return bool(choice.get("text"))
 
 
 def generated(body: Buffer) -> Iterator[bytes]:
