@@ -139,7 +139,7 @@ test-cluster: $(VENV)/.test
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test
-	-$(INSTALL) --only-binary :all: -e '.[fuzz]'
+	-$(INSTALL) --only-binary atheris -e '.[fuzz]'
 	$(BIN)/python tools/fuzz.py $(FUZZ)
 
 certainty: $(VENV)/.test
