@@ -7,6 +7,7 @@ run the interpreter.
 """
 
 import atexit
+import ctypes
 import json
 import os
 import select
@@ -14,9 +15,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -38,7 +42,9 @@ class WarmProcess:
         self._status, status = os.pipe()
         out, err = os.pipe(), os.pipe()
         message = {"words": words, "cwd": str(cwd or Path.cwd()), "env": dict(env)}
-        socket.send_fds(_starter(), [json.dumps(message).encode()], [out[1], err[1], status])
+        with Path(os.devnull).open() as nothing:
+            streams = [nothing.fileno(), out[1], err[1]]
+            socket.send_fds(_starter().orders, [json.dumps(message).encode()], [*streams, status])
         for descriptor in (out[1], err[1], status):
             os.close(descriptor)
         self.stdout: IO[str] = os.fdopen(out[0], encoding="utf-8", errors="replace")
@@ -91,48 +97,87 @@ class WarmProcess:
         self.send_signal(signal.SIGKILL)
 
 
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """The process that forks commands: for these tests, and for shell scripts."""
+
+    orders: socket.socket
+    path: Path
+    """A socket that takes orders of `tests/warm_command.py`."""
+
+
+def shell_command() -> Mapping[str, str]:
+    """The variables with which a script runs `"$PYTHON" -IS "$TPX" WORDS` as `tpx WORDS`."""
+    command = Path(__file__).with_name("warm_command.py")
+    return {"PYTHON": sys.executable, "TPX": str(command), "TPX_STARTER": str(_starter().path)}
+
+
 @cache
-def _starter() -> socket.socket:
-    """The socket of the process that forks commands, one for the process of these tests; it ends with it."""
+def _starter() -> Starter:
+    """Start it, one for the process of these tests; it ends with it."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE)
+    directory = tempfile.TemporaryDirectory(prefix="tpx-starter-")
+    path = Path(directory.name, "socket")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen()
     root = Path(__file__).parents[1]
-    words = [sys.executable, "-m", "tests.warm", str(its.fileno())]
-    env = {**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"}
+    descriptors = (its.fileno(), listener.fileno())
     process = subprocess.Popen(
-        words, cwd=root, env=env, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "-m", "tests.warm", *map(str, descriptors)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "OPENBLAS_NUM_THREADS": "1"},
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
     its.close()
-    atexit.register(process.wait)
-    atexit.register(ours.close)
-    return ours
+    listener.close()
+    for end in (directory.cleanup, process.wait, ours.close):  # the last one first
+        atexit.register(end)
+    return Starter(ours, path)
 
 
-def _start_others(orders: socket.socket) -> None:
+def _start_others(orders: socket.socket, listener: socket.socket) -> None:
     """Fork for each message until the tests have ended."""
     for name in _IMPORTED:
         __import__(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, _reap)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(orders, _MESSAGE, 3)
-        if not message:
-            return
+        asking, _, _ = select.select([orders, listener], [], [])
+        if orders in asking:
+            message, descriptors, _, _ = socket.recv_fds(orders, _MESSAGE, 4)
+            if not message:
+                return
+        else:
+            with listener.accept()[0] as script:
+                message, descriptors, _, _ = socket.recv_fds(script, _MESSAGE, 4)
         if os.fork() == 0:
             orders.close()
+            listener.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _watch(json.loads(message), *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _watch(order: dict[str, object], out: int, err: int, status: int) -> None:
+def _reap(_number: int, _frame: object) -> None:
+    """Collect what has ended, so that its CPU time counts for the process of the tests."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _watch(order: dict[str, object], *descriptors: int) -> None:
     """Be the parent of one command: tell its id, and how it ends."""
+    *streams, status = descriptors
     pid = os.fork()
     if pid == 0:
         os.close(status)
-        _become(order, out, err)
-    for descriptor in (out, err):
+        _become(order, streams)
+    for descriptor in streams:
         os.close(descriptor)
     os.write(status, b"%d\n" % pid)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -141,16 +186,19 @@ def _watch(order: dict[str, object], out: int, err: int, status: int) -> None:
     os._exit(0)
 
 
-def _become(order: dict[str, object], out: int, err: int) -> None:
+def _become(order: dict[str, object], streams: Sequence[int]) -> None:
     """Run the command in this process, to its end."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "namespaces_of" in order:
+        _enter(Path("/proc", str(order["namespaces_of"]), "ns"))
     os.environ.clear()
     os.environ.update(order["env"])  # type: ignore[call-overload]
     time.tzset()
     os.chdir(str(order["cwd"]))
-    for descriptor, number in ((out, 1), (err, 2)):
+    for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.argv = ["tpx", *order["words"]]  # type: ignore[misc]
@@ -159,5 +207,15 @@ def _become(order: dict[str, object], out: int, err: int) -> None:
     main()
 
 
+def _enter(namespaces: Path) -> None:
+    """Share the network of the process that has asked, which `unshare` gave it."""
+    library = ctypes.CDLL(None, use_errno=True)
+    for kind in ("user", "net"):
+        with (namespaces / kind).open() as namespace:
+            same = os.fstat(namespace.fileno()).st_ino == Path("/proc/self/ns", kind).stat().st_ino
+            if not same and library.setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"cannot enter {namespaces / kind}")
+
+
 if __name__ == "__main__":
-    _start_others(socket.socket(fileno=int(sys.argv[1])))
+    _start_others(*(socket.socket(fileno=int(word)) for word in sys.argv[1:]))

@@ -21,7 +21,7 @@ from tpx.cli.interrupts import SAME_NS
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 QUICK = (
-    *("--measurement-interval=60", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"),
+    *("--measurement-interval=40", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"),
     *("--run-config-search-max-instance-count=2", "--run-config-search-max-model-batch-size=1"),
     *("--profile-models=add_sub", "-c=1,2"),
 )

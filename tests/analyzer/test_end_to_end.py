@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
 Wrap = Callable[[Path], Sequence[str]]
 
-QUICK = ("--measurement-interval", "100", "--max-trials", "3", "--duration-seconds", "0")
+QUICK = ("--measurement-interval", "40", "--max-trials", "3", "--duration-seconds", "0")
 """Windows this short measure nothing well; what they are for is to see everything happen."""
 ONE = (
     "-c",

@@ -54,7 +54,7 @@ ENSEMBLE = (
     + f"ensemble_scheduling {{ {step('a', 'x', 'm')} {step('b', 'm', 'y')} }}\n"
 )
 QUICK = (
-    *("--measurement-interval=60", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"),
+    *("--measurement-interval=40", "--max-trials=3", "--duration-seconds=0", "--final-rounds=0"),
     "--triton-launch-mode=c_api",  # what is measured is the same; a server takes a second to start
     *("--run-config-search-max-instance-count=2", "--run-config-search-max-model-batch-size=1"),
 )

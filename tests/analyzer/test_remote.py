@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 import uuid
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.child import start, tpx
+from tests.warm import WarmProcess
 from tpx.analyzer.results.journal import Measured, read_last_run
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.runners.local import free_port
@@ -38,7 +38,7 @@ output { name: "y" data_type: TYPE_FP32 dims: 4 }
 instance_group { count: 1 kind: KIND_CPU }
 """
 QUICK = (
-    *("--measurement-interval", "100", "--max-trials", "3", "--duration-seconds", "0", "--final-rounds", "0"),
+    *("--measurement-interval", "40", "--max-trials", "3", "--duration-seconds", "0", "--final-rounds", "0"),
     *("--run-config-search-max-instance-count", "2", "--run-config-search-max-model-batch-size", "1"),
 )
 
@@ -50,10 +50,16 @@ class Peer:
     command: tuple[str, ...]
     http: int
     grpc: int
-    process: "subprocess.Popen[bytes] | None" = None
+    process: "WarmProcess | subprocess.Popen[str] | None" = None
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        program, *words = self.command
+        if program == "tpx":
+            self.process = start(words)
+        else:
+            self.process = subprocess.Popen(
+                self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
+            )
         ends = time.monotonic() + 60
         while not self._live():
             assert self.process.poll() is None, "the server ended"
@@ -64,6 +70,9 @@ class Peer:
         if self.process is not None:
             self.process.send_signal(number)
             self.process.wait(40)
+            for stream in (self.process.stdout, self.process.stderr):
+                if stream is not None:
+                    stream.close()
 
     def states(self) -> dict[str, str]:
         return {m["name"]: m.get("state", "") for m in self.ask("POST", "/v2/repository/index")}
@@ -91,7 +100,7 @@ def command_of(program: str, models: Path, http: int, grpc: int, mode: str) -> t
     flags = (f"--model-repository={models}", *ports, f"--model-control-mode={mode}")
     loaded = ("--load-model=mine",) if mode == "explicit" else ()
     if program == "tpx":
-        return (sys.executable, "-m", "tpx", "serve", *flags, *loaded)
+        return ("tpx", "serve", *flags, *loaded)
     prefix = f"--backend-config=python,shm-region-prefix-name=remote_{uuid.uuid4().hex[:8]}_"
     return (program, *flags, *loaded, "--http-address=127.0.0.1", "--grpc-address=127.0.0.1", prefix)
 

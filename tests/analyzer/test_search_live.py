@@ -19,7 +19,7 @@ def test_a_budget_with_threads_and_graph_levels_ends_in_a_verdict_with_rounds(tm
     words = ("--max-measurements", "14", "--final-rounds", "2", "--search-threads", "--cores", "2")
     more = ("--graph-levels", "1", "--run-config-search-max-instance-count", "2", "-e", str(tmp_path))
     bounds = ("--run-config-search-max-model-batch-size", "4", "--run-config-search-max-concurrency", "8")
-    short = ("--measurement-interval", "100", "--max-trials", "3", "--duration-seconds", "0")
+    short = ("--measurement-interval", "40", "--max-trials", "3", "--duration-seconds", "0")
     where = ("--profile-models", "mnist", "--output-model-repository-path", str(tmp_path / "output"))
     done = tpx("analyze", "profile", "-m", str(models), *where, *words, *more, *bounds, *short)
     assert done.returncode == 0, done.stderr

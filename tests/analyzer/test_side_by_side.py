@@ -122,11 +122,12 @@ def three() -> list[SimulatedNode]:
     return [SimulatedNode(name) for name in ("a", "b", "c")]
 
 
+BOUNDS = {"run_config_search_max_instance_count": 3, "run_config_search_max_concurrency": 16}
 SEARCHES: dict[str, dict[str, Any]] = {
-    "brute": {"run_config_search_mode": "brute", "run_config_search_max_instance_count": 3},
-    "quick": {"run_config_search_mode": "quick", "run_config_search_max_instance_count": 3},
+    "brute": {"run_config_search_mode": "brute", **BOUNDS},
+    "quick": {"run_config_search_mode": "quick", **BOUNDS},
     "budgeted": {"max_measurements": 60},
-    "pareto": {"pareto": ("perf_throughput", "perf_latency_p99"), "run_config_search_max_instance_count": 3},
+    "pareto": {"pareto": ("perf_throughput", "perf_latency_p99"), **BOUNDS},
 }
 
 

@@ -12,13 +12,13 @@ tpx() {
     perf*--fixed-schedule* | perf*--session-concurrency* | perf*--dry-run*) verdict "$@" ;;
     perf*--ab*) verdict "$@" -p 40 ;;
     perf*) verdict "$@" -p 40 -s 999 -r 3 --max-trials 3 ;;
-    "analyze profile"*) run "$@" --measurement-interval 60 --max-measurements 2 --final-rounds 0 ;;
+    "analyze profile"*) run "$@" --measurement-interval 40 --max-measurements 2 --final-rounds 0 ;;
     "analyze rollback"*) run "$@" --yes ;;
     "analyze apply"*) run "$@" --yes 2>apply.log || { cat apply.log >&2; grep -q "run is inconclusive" apply.log; } ;;
     *) run "$@" ;;
   esac
 }
-run() { timeout 150 "$PYTHON" -m tpx "$@"; }
+run() { timeout 150 "$PYTHON" -IS "$TPX" "$@"; } # in an interpreter that has imported tpx
 verdict() { # unstable, nothing in a window, an objective missed, worse: all depend on the machine
   run "$@" || case $? in 2 | 3 | 4 | 5) ;; *) return 1 ;; esac
 }
@@ -34,7 +34,8 @@ also() { # a second server, or another service, beside it
 }
 start() {
   log=$(mktemp -p .)
-  "$PYTHON" -m "$@" >"$log" 2>&1 &
+  if [ "$1" = tpx ]; then set -- -IS "$TPX" "${@:2}"; else set -- -m "$@"; fi
+  "$PYTHON" "$@" >"$log" 2>&1 &
   until grep -q 'is ready' "$log"; do kill -0 $! || { cat "$log"; exit 1; }; sleep 0.05; done
 }
 stop() { [ -z "$server" ] || { kill $server; wait $server || true; }; server=; }

@@ -6,7 +6,6 @@ becomes one shell script; `reader.sh` defines how commands run. Commands that ca
 
 import re
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.child import environment
+from tests.warm import shell_command
 from tpx.examples import write
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -66,7 +66,7 @@ CERTIFICATE = (
 RUN = (
     "run analyze profile --model-repository models --profile-models mnist --concurrency 1 -e results "
     "--run-config-search-max-instance-count 2 --run-config-search-max-model-batch-size 1 "
-    "--measurement-interval 60 --final-rounds 0"
+    "--measurement-interval 40 --final-rounds 0"
 )
 ONE_FILE = "cp $MODELS/mnist/1/model.onnx my_model.onnx"
 FILES = """mkdir directory; python -c '
@@ -151,7 +151,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("page", RUN_HERE, ids=name_of)
 def test_every_command_of_a_page_works(page: Path, models: Path, tmp_path: Path) -> None:
     (tmp_path / "page.sh").write_text("".join(script(page)), encoding="utf-8")
-    reader = {"READER": str(Path(__file__).with_name("reader.sh")), "PYTHON": sys.executable}
+    reader = {"READER": str(Path(__file__).with_name("reader.sh")), **shell_command()}
     done = subprocess.run(
         ["unshare", "--map-root-user", "--net", "bash", "page.sh"],
         cwd=tmp_path,

@@ -1,5 +1,7 @@
 """The model tests that the onnx package brings: models, inputs, and the outputs that are expected of them."""
 
+import importlib
+import pkgutil
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,14 +10,16 @@ from typing import Any
 
 import onnx
 from onnx import numpy_helper
+from onnx.backend.test.case import node
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 from tests.serving.onnx_files import TYPES
 
 KINDS = ("light", "simple", "pytorch-converted", "pytorch-operator")
-"""Those that lie in files; the kind "node" is computed: models of one operator, with each of its options."""
+"""Those that lie in files; those of one operator, with each of its options, are computed."""
 _LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+_POOLS = {"averagepool", "lppool", "maxpool"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +84,22 @@ class Case:
             )
 
 
-def cases(kind: str) -> list[Case]:
-    """Every test of a kind, by name."""
+def in_files(kind: str) -> list[Case]:
+    """Every test of one of KINDS, by name."""
+    return _by_name(kind, load_model_tests(kind="real" if kind == "light" else kind))
+
+
+def of_operators(*, pools: bool) -> list[Case]:
+    """Every test of an operator, by name; those of pools take three quarters of the time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the onnx package computes overflows on purpose
-        tested = load_model_tests(kind="real" if kind == "light" else kind)
+        for module in pkgutil.walk_packages(node.__path__, f"{node.__name__}."):
+            if pools or module.name.rpartition(".")[2] not in _POOLS:
+                importlib.import_module(module.name)
+    return _by_name("node", node._NodeTestCases)
+
+
+def _by_name(kind: str, tested: Sequence[Any]) -> list[Case]:
     found = [
         Case(name=_name(kind, item), kind=kind, path=_path(kind, item), tested=item)
         for item in sorted(tested, key=lambda item: str(item.name))

@@ -15,11 +15,11 @@ import yaml
 
 from tests.e2e.child import Child, serve
 from tests.e2e.onnx_models.conversation import computed, difference, served
-from tests.e2e.onnx_models.corpus import KINDS, Case, cases, not_carried
+from tests.e2e.onnx_models.corpus import KINDS, Case, in_files, not_carried, of_operators
 
 pytestmark = pytest.mark.e2e
 
-FILES = [case for kind in KINDS for case in cases(kind)]
+FILES = [case for kind in KINDS for case in in_files(kind)]
 EVERYTHING = "ONNX_EVERY_OPERATOR"
 """In the environment: ask all models of the kind "node", not a sample."""
 
@@ -125,9 +125,10 @@ def test_every_model_in_a_file_has_answers_to_be_compared_with() -> None:
 
 @pytest.mark.timeout(300)
 def test_every_operator_answers_as_onnx_expects_or_as_onnx_runtime_does_by_itself(over_grpc: Asked) -> None:
-    every = cases("node")
+    everything = EVERYTHING in os.environ
+    every = of_operators(pools=everything)
     assert len(every) > 1000
-    chosen = every if EVERYTHING in os.environ else every[::25]
+    chosen = every if everything else every[::25]
     faults = {}
     for case in chosen:
         case.write(over_grpc.repository / case.name / "1")

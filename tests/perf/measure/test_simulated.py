@@ -20,9 +20,9 @@ from tpx.perf.levels import Level
 from tpx.perf.records import Rows
 from tpx.perf.settings import LevelSettings
 
-CI = LevelSettings(rule="ci", interval_ms=1000, max_windows=60)
+CI = LevelSettings(rule="ci", interval_ms=1000, max_windows=20)
 RUNS = 100
-SECONDS = 61
+SECONDS = 21
 
 Make = Callable[[np.random.Generator], Rows]
 

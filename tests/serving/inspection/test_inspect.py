@@ -96,6 +96,7 @@ def test_without_a_gpu_no_package_for_gpus_is_suggested(name: str, remedy: str) 
     assert without_gpu(broken) == broken
 
 
+@pytest.mark.usefixtures("none")
 def test_a_backend_of_a_package_is_found_with_the_version_of_its_package(site: Site) -> None:
     site.add(MINE)
     assert found("mine") == InspectedPart(

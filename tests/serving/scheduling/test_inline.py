@@ -217,7 +217,7 @@ def test_a_model_that_freezes_the_loop_stays_off_it_for_a_hundred_times_as_long(
         seen.measured_here(SECOND, ROW)
         began_ns = now_ns[0]
         while not seen.open or seen.row_size < ROW:
-            now_ns[0] += SECOND
+            now_ns[0] += 20 * SECOND
             for _ in range(2000):
                 seen.measured_in_thread(SHORT_NS, ROW, alone=False)
         return (now_ns[0] - began_ns) / SECOND

@@ -241,13 +241,18 @@ def quantile_interval(
     )
 
 
+_RANK_PRECISION = 1e-7
+
+
 def _find_rank(count: float, probability: float, side: float) -> float:
     """Return the number k with P[Binomial(count, probability) <= k] = side, as a fraction."""
     mean, variance = count * probability, count * probability * (1 - probability)
     if variance > NORMAL_ABOVE:
         return mean + normal_quantile(side) * math.sqrt(variance)
-    low, high = -1.0, count
-    for _ in range(50):
+    # Cantelli's inequality: a tail of this probability begins within so many standard deviations
+    reach = math.sqrt(variance / min(side, 1 - side)) + 1
+    low, high = max(-1.0, mean - reach), min(count, mean + reach)
+    while high - low > _RANK_PRECISION:
         middle = (low + high) / 2
         if binomial_at_most(count, probability, middle) < side:
             low = middle

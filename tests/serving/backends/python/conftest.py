@@ -1,5 +1,6 @@
-"""A server with all the models that do each other no harm; one for each module of tests, and then gone."""
+"""A server with the models that a module of tests asks, which do each other no harm; `ZOO` names them."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,10 +61,18 @@ def write_zoo(repository: Path) -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    repository = tmp_path_factory.mktemp("zoo")
+@pytest.fixture(scope="session")
+def every_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository = tmp_path_factory.mktemp("every_model")
     write_zoo(repository)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def zoo(every_model: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    repository = tmp_path_factory.mktemp("zoo")
+    for name in request.module.ZOO:
+        shutil.copytree(every_model / name, repository / name)
     return repository
 
 

@@ -16,6 +16,7 @@ from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
 from tests.serving.live import Live, serving
 from tests.waiting import eventually
 
+ZOO = ("say",)
 UNHEALTHY = (
     "Failed to process the request(s) for model 'say_0_0', message: Stub process 'say_0_0' is not healthy."
 )

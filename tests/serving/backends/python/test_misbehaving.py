@@ -43,7 +43,7 @@ class Others:
         self.failures: list[str] = []
 
     def ask(self, model: str) -> None:
-        while not self._ended.is_set():
+        while not self._ended.wait(0.005):
             answer = ask(self._live, model, 2)
             if answer.status == 200 and y_of(answer) == [4]:
                 self.counts[model] += 1

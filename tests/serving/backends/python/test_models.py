@@ -11,6 +11,19 @@ from tests.serving.backends.python.asking import ask, facts, floats, said, say, 
 from tests.serving.live import Live, outputs_of
 from tests.waiting import eventually
 
+ZOO = (
+    "add_sub",
+    "say",
+    "returns",
+    "reshaped",
+    "double",
+    "doubler_async",
+    "imports",
+    "ready",
+    "dlpack",
+    "sizes",
+)
+
 
 @pytest.mark.parametrize("size", [1, 4, 5000, 300_000, 2_000_000])
 def test_tensors_of_any_size_go_to_the_model_and_back(live: Live, size: int) -> None:

@@ -13,6 +13,8 @@ from tests.serving.live import Live, serving
 from tests.waiting import eventually
 from tpx.serving.backends.python.worker.services import Reports
 
+ZOO = ("say", "returns")
+
 
 def errors(caplog: pytest.LogCaptureFixture, file: str = "model.py") -> list[logging.LogRecord]:
     """The ERROR lines as of a file."""

@@ -19,6 +19,8 @@ from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.request import InferenceRequest
 from tpx.serving.tracing.flags import trace_flag
 
+ZOO = ("say", "returns", "flood", "varies", "double", "bls", "bls_async", "streams_of", "meets", "sizes")
+
 
 def test_a_model_calls_another(live: Live) -> None:
     assert y_of(ask(live, "bls", 1, 2, model="double")) == [2, 4]
@@ -37,10 +39,12 @@ def test_tensors_of_any_size_pass_through_both_models(live: Live, size: int) -> 
     assert np.array_equal(np.frombuffer(answer.tail, np.float32), values * 2)
 
 
-def test_what_a_model_calls_is_traced_as_its_child(zoo: Path, tmp_path: Path) -> None:
+def test_what_a_model_calls_is_traced_as_its_child(tmp_path: Path) -> None:
+    for name in ("bls", "double"):
+        add(tmp_path / "models", name)
     file = tmp_path / "trace.json"
     words = (f"triton,file={file}", "level=TIMESTAMPS", "rate=1")
-    with serving(zoo, trace_config=tuple(map(trace_flag, words))) as traced:
+    with serving(tmp_path / "models", trace_config=tuple(map(trace_flag, words))) as traced:
         assert y_of(ask(traced, "bls", 1, 2, model="double")) == [2, 4]
     about = [record for record in json.loads(file.read_bytes()) if "model_name" in record]
     assert [(record["model_name"], record.get("parent_id")) for record in about] == [

@@ -16,6 +16,8 @@ from tests.serving.backends.python.asking import floats
 from tests.serving.live import Live
 from tests.waiting import stands
 
+ZOO = ("repeat", "flood", "varies", "varies_in_order", "stream_async")
+
 
 class Stream:
     """A gRPC stream, and what has come on it."""
