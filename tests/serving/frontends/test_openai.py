@@ -86,6 +86,20 @@ def test_a_stream_ends_with_done(live: Live) -> None:
     assert all(json.loads(event.removeprefix(b"data: "))["model"] == "tiny" for event in events)
 
 
+def test_each_event_of_a_stream_counts_as_a_response(live: Live) -> None:
+    def counted() -> int:
+        answer = live.http("GET", "/v2/models/tiny/stats")
+        [version] = json.loads(answer.body)["model_stats"]
+        stats = version["response_stats"].values()
+        for one in stats:
+            assert one["compute_infer"]["count"] == one["success"]["count"] + one["empty_response"]["count"]
+        return sum(one["success"]["count"] for one in stats)
+
+    before = counted()
+    answer = post(live, "/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 6, "stream": True})
+    assert counted() - before == answer.body.count(b"data: {")
+
+
 def test_completions_take_several_prompts_texts_and_tokens(client: openai.OpenAI) -> None:
     answer = client.completions.create(model="tiny", prompt=["And", "The"], max_tokens=3, logprobs=2)
     assert [choice.index for choice in answer.choices] == [0, 1]

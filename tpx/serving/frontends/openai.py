@@ -181,6 +181,8 @@ class OpenAiInference:
             decoded.parameters.update(self._forwarding.of_head(request.head))
         answer: _Answer = _OpenAiEvents(request, form) if asked.stream else _OpenAiSingle(request, form)
         infer = self._plane.bind(decoded).request(_reply, answer)
+        if isinstance(answer, _OpenAiEvents) and isinstance(form, _Passed):
+            infer.pieces = answer.send
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
@@ -271,14 +273,20 @@ class _OpenAiEvents:
     def over(self) -> bool:
         return self._request.over
 
-    def take(self, outputs: list[Tensor], *, final: bool) -> None:
+    def send(self, event: bytes) -> None:
+        """Send an event; dropped if the client is gone."""
         if not self._begun:
             self._begun = True
             self._request.begin(200, _EVENTS)
+        self._request.send(b"data: %b\n\n" % event)
+
+    def take(self, outputs: list[Tensor], *, final: bool) -> None:
         if outputs:
-            self._request.send(b"data: %b\n\n" % self._form.piece(outputs))
+            self.send(self._form.piece(outputs))
         if final:
             rest = self._form.rest()
+            if not self._begun:
+                self._request.begin(200, _EVENTS)
             self._request.send(b"data: %b\n\n%b" % (rest, _DONE) if rest else _DONE)
             self._request.finish()
 

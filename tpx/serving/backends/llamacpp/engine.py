@@ -171,6 +171,7 @@ class Generation:
         self.prompt_tokens = 0
         self.made = 0
         """Chunks made: about as many tokens."""
+        self._streams = False
         self._behind = False
         self._error: tuple[str, int] | None = None
 
@@ -194,6 +195,8 @@ class Generation:
 
     def finish(self, error: str = "", code: int = 0) -> None:
         """Send the final response."""
+        if self._streams:
+            self._outbox.expect(-1)
         self._sender._close()  # so that it sends no final flag of its own when it is dropped
         if error:
             self._outbox.fail(self._handle, error, code)
@@ -228,7 +231,7 @@ class Generation:
     def _take(self, data: bytes) -> bool:
         """Take a chunk in the thread of the request. Return True to cancel it."""
         try:
-            if self.cancelled:
+            if self._handle in self._execution.cancelled:
                 self._error = _CANCELLED, ErrorCode.CANCELLED
             elif _PROGRESS in data:
                 progress = json.loads(data)["prompt_progress"]
@@ -237,7 +240,11 @@ class Generation:
                     self.view.note_prompt(progress["total"])
             elif data != b"null" and not self._refused(data):
                 self.last_ns = _clock()
-                self.first_ns = self.first_ns or self.last_ns
+                if not self.made:
+                    self.first_ns = self.last_ns
+                    if self.view.streams:
+                        self._streams = True
+                        self._outbox.expect(1)
                 self.made += 1
                 self.view.take(data)
                 if self._behind:

@@ -128,7 +128,7 @@ def add_tensors(parts: list[Buffer], buffers: Sequence[_Tensor], memory: Memory[
     parts += cast("list[Buffer]", inline)  # small tensors are in this process
 
 
-def take_tensors(frame: memoryview, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:
+def take_tensors(frame: Buffer, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:
     """Return the bytes of `count` tensors, copies of small ones, and the position after them."""
     data_at = at + count * LOCATION.size
     buffers: list[Buffer] = []
