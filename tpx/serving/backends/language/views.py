@@ -1,7 +1,7 @@
 """Answers of the engine as its clients want them: OpenAI's JSON or tensors, whole or as a stream.
 
-A view takes the chunks of one request in order, each as llama.cpp's JSON. The last chunk of a choice has its
-timings, which say how many tokens it had.
+A view takes the chunks of one request in order, as JSON: those of a stream of OpenAI's API. The last chunk of
+a choice has llama.cpp's `timings` too, which say how many tokens it had.
 """
 
 import json
