@@ -7,10 +7,10 @@ waits for the end.
 import json
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import openvino
@@ -25,6 +25,17 @@ from tpx.serving.backends.openvino_genai.texts import TextStream, TokenTexts
 
 _BLOCK = 32
 """Tokens of a block of the cache on a CPU."""
+
+
+class PipelineHandle(Protocol):
+    """Methods of the pipeline's requests."""
+
+    def can_read(self) -> bool: ...
+    def read(self) -> Mapping[int, Any]:
+        """Return the output of each sequence since the last call."""
+
+    def get_status(self) -> object: ...
+    def cancel(self) -> None: ...
 
 
 class OpenVinoGenAiEngine:
@@ -133,7 +144,7 @@ class OpenVinoGenAiEngine:
 class _PipelineSequence:
     """A request in the pipeline, and its chunks."""
 
-    handle: openvino_genai.GenerationHandle
+    handle: PipelineHandle
 
     def __init__(self, generation: Generation, model: str, text: TextStream, prompt_tokens: int) -> None:
         self.ended = threading.Event()
