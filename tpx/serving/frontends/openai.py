@@ -29,6 +29,7 @@ from tpx.serving.frontends.traced import trace_http
 from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.offload import LONG_BYTES
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 
 _EVENTS = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
@@ -82,6 +83,13 @@ def is_language_model(signature: Signature) -> bool:
     return _REQUEST in signature.inputs or (
         "text_input" in signature.inputs and "text_output" in signature.outputs
     )
+
+
+def takes_messages(model: Served) -> bool:
+    """Return whether a model takes chats, as engines do that do not compute embeddings."""
+    parameters = model.config.parameters
+    embeds = "embeddings" in parameters and parameters["embeddings"].string_value != "false"
+    return _REQUEST in model.signature.inputs and not embeds
 
 
 class OpenAiModels:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 import openvino
@@ -27,11 +27,18 @@ _BLOCK = 32
 """Tokens of a block of the cache on a CPU."""
 
 
+class PipelineOutput(Protocol):
+    """New tokens of a sequence."""
+
+    generated_ids: Sequence[int]
+    finish_reason: object
+
+
 class PipelineHandle(Protocol):
     """Methods of the pipeline's requests."""
 
     def can_read(self) -> bool: ...
-    def read(self) -> Mapping[int, Any]:
+    def read(self) -> Mapping[int, PipelineOutput]:
         """Return the output of each sequence since the last call."""
 
     def get_status(self) -> object: ...
