@@ -1,10 +1,14 @@
 """OpenAI's API over a real engine, with OpenAI's own client."""
 
 import json
+import os
+import shutil
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -17,6 +21,7 @@ from tests.waiting import eventually
 
 USER: Any = [{"role": "user", "content": "And it came to pass"}]
 KEY = "sk-secret"
+NODE_MODULES = Path(__file__).parents[3] / ".cache" / "node" / "node_modules"
 
 
 @pytest.fixture(scope="module")
@@ -363,3 +368,58 @@ def test_the_metrics_page_has_vllm_s_series(live: Live, client: openai.OpenAI) -
     assert any(
         sample.labels == labels and sample.value >= 3 for sample in families["vllm:generation_tokens"].samples
     )
+
+
+_NODE = """
+const { OpenAI } = require("openai");
+const client = new OpenAI({ baseURL: process.argv[1], apiKey: process.argv[2], maxRetries: 0 });
+(async () => {
+  const messages = [{ role: "user", content: "And" }];
+  const request = { model: "tiny", messages, max_tokens: 8, temperature: 0 };
+  const whole = await client.chat.completions.create(request);
+  let [text, chunks] = ["", 0];
+  for await (const chunk of await client.chat.completions.create({ ...request, stream: true })) {
+    text += chunk.choices[0]?.delta?.content ?? "";
+    chunks += 1;
+  }
+  const models = (await client.models.list()).data.map((model) => model.id);
+  const refused = await client.chat.completions.create({ ...request, n: 99 }).catch((error) => error);
+  console.log(JSON.stringify({ whole, text, chunks, models, status: refused.status, param: refused.param }));
+})();
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (NODE_MODULES / "openai").exists(),
+    reason="needs Node.js, and: npm install --prefix .cache/node openai",
+)
+def test_openai_s_client_for_node_works(live: Live) -> None:
+    words = ["node", "-e", _NODE, f"http://127.0.0.1:{live.http_port}/v1", KEY]
+    environment = {**os.environ, "NODE_PATH": str(NODE_MODULES)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True, env=environment)
+    told = json.loads(done.stdout)
+    assert told["text"] == told["whole"]["choices"][0]["message"]["content"] != ""
+    assert told["chunks"] > 3
+    assert "tiny" in told["models"]
+    assert (told["status"], told["param"]) == (400, "n")
+
+
+def test_langchain_chats_streams_and_calls_tools(live: Live) -> None:
+    langchain, httpx = pytest.importorskip("langchain_openai"), pytest.importorskip("httpx")
+    url = f"http://127.0.0.1:{live.http_port}/v1"
+    with httpx.Client() as connections:
+        chat = langchain.ChatOpenAI(
+            model="tiny", base_url=url, api_key=KEY, temperature=0, max_tokens=8, http_client=connections
+        )
+        whole = chat.invoke("And it came to pass")
+        pieces = list(chat.stream("And it came to pass"))
+        assert "".join(piece.content for piece in pieces) == whole.content != ""
+        assert len(pieces) > 3
+        assert whole.usage_metadata["output_tokens"] == 8
+
+        schema: Any = {"title": "weigh", "description": "Weigh a thing", "type": "object"}
+        schema |= {"properties": {"unit": {"type": "string", "enum": ["kg", "lb"]}}, "required": ["unit"]}
+        tool = chat.bind_tools([schema], tool_choice="weigh").bind(max_tokens=80)
+        [call] = tool.invoke("Weigh it").tool_calls
+        assert call["name"] == "weigh"
+        assert call["args"]["unit"] in ("kg", "lb")
