@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -368,6 +369,16 @@ def test_the_metrics_page_has_vllm_s_series(live: Live, client: openai.OpenAI) -
     assert any(
         sample.labels == labels and sample.value >= 3 for sample in families["vllm:generation_tokens"].samples
     )
+
+
+def test_the_log_has_the_tokens_of_a_request(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
+    asked = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
+    for stream in (False, True):
+        caplog.clear()
+        post(live, "/v1/completions", {**asked, "stream": stream})
+        text = r"Tokens: /v1/completions tiny: 3 of the prompt, 4 generated, \d+ us"
+        assert [message for message in caplog.messages if re.fullmatch(text, message)]
 
 
 _NODE = """

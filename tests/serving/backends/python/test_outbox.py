@@ -54,7 +54,10 @@ def responses(body: bytes) -> list[tuple[int, int, list[bytes]]]:
         handle, flags = frames.RESPONSE_START.unpack_from(body, at)
         at += frames.RESPONSE_START.size
         tensors: list[bytes] = []
-        if not flags & frames.EMPTY:
+        if flags & frames.COUNTED:
+            tensors = [body[at : at + frames.COUNTS.size]]
+            at += frames.COUNTS.size
+        elif not flags & frames.EMPTY:
             status, size = frames.STATUS.unpack_from(body, at)
             at += frames.STATUS.size
             assert status == frames.TENSORS
@@ -72,14 +75,14 @@ def test_the_responses_of_a_step_share_a_frame() -> None:
     for handle in (2, 3):
         process.outbox.post(handle, [("text", b"ab"), ("count", handle)])
     process.outbox.expect(-1)
-    process.outbox.finish(2)  # three requests have responses now: the step is complete
+    process.outbox.finish(2, 7, 1)  # three requests have responses now: the step is complete
     together = responses(process.frame())
     process.close()
     assert together == [
         (1, 0, [struct.pack("<I", 5) + b"first"]),
         (2, 0, [struct.pack("<I", 2) + b"ab", struct.pack("<I", 2)]),
         (3, 0, [struct.pack("<I", 2) + b"ab", struct.pack("<I", 3)]),
-        (2, frames.FINAL | frames.EMPTY, []),
+        (2, frames.FINAL | frames.EMPTY | frames.COUNTED, [struct.pack("<II", 7, 1)]),
     ]
 
 

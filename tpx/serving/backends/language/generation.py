@@ -223,7 +223,8 @@ class Generation:
         if error:
             self._outbox.fail(self._handle, error, code)
         else:
-            self._outbox.finish(self._handle)
+            usage = self.view.usage
+            self._outbox.finish(self._handle, usage.prompt or self.prompt_tokens, usage.completion)
 
     def run(self, engine: TextEngine) -> None:
         """Generate until the end; blocks."""

@@ -505,6 +505,10 @@ class PythonInstance:
         held = self._held.get(handle)
         connection = self._connection
         at += frames.RESPONSE_START.size
+        if flags & frames.COUNTED:
+            if held is not None:
+                held.request.tokens = frames.COUNTS.unpack_from(body, at)
+            at += frames.COUNTS.size
         assert connection is not None
         if held is None or held.over:
             # already answered with an error, or an empty row: acknowledge it, so that the model continues

@@ -53,7 +53,10 @@ TENSORS, ERROR, NOTHING, AGAIN = range(4)
 """Status of an entry: tensors, an error, nothing (a sender responds), or rescheduled."""
 FINAL = 1
 EMPTY = 2
-"""Flags of a response: final; without tensors."""
+COUNTED = 4
+"""Flags of a response: final; without tensors; followed by numbers of tokens."""
+COUNTS = struct.Struct("<II")
+"""Tokens of the prompt, and generated ones; behind an empty response."""
 
 INLINE = 2**64 - 1
 """Location of a tensor whose bytes are in the frame."""

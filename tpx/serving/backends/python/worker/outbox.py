@@ -71,9 +71,11 @@ class Outbox:
         self._put(handle, [frames.RESPONSE_START.pack(handle, 0), self._head(fields)], parts)
         return self._execution.run_ahead(handle, size) <= AHEAD_BYTES
 
-    def finish(self, handle: int) -> None:
-        """Send the final flag."""
-        self._put(handle, [frames.RESPONSE_START.pack(handle, frames.FINAL | frames.EMPTY)], [])
+    def finish(self, handle: int, prompt_tokens: int = 0, made_tokens: int = 0) -> None:
+        """Send the final flag, and numbers of tokens for traces and logs."""
+        flags = frames.FINAL | frames.EMPTY | frames.COUNTED
+        counts = frames.COUNTS.pack(prompt_tokens, made_tokens)
+        self._put(handle, [frames.RESPONSE_START.pack(handle, flags), counts], [])
         self._execution.forget(handle)
 
     def fail(self, handle: int, message: str, code: int) -> None:
