@@ -35,6 +35,8 @@ FIGURES = {
     "server_cpu_us": Figure("server CPU us/inf", 1),
     "tokens_per_s": Figure("tokens/s", 0),
     "token_cpu_us": Figure("server CPU us/token", 1),
+    "engine_cpu_us": Figure("engine's process CPU us/token", 1),
+    "first_token_ms": Figure("first token ms", 1),
     "client_cpu_us": Figure("client CPU us/inf", 1),
     "p50_range": Figure("p50 range %", 1),
     "run_cpu_s": Figure("CPU s of the run", 2),

@@ -12,6 +12,7 @@ RATIOS = (
     "p90_us",
     "p99_us",
     "server_cpu_us",
+    "tokens_per_s",
     "client_cpu_us",
     "run_cpu_s",
     "wall_s",

@@ -46,7 +46,7 @@ BOUNDARIES = {
     # one model's process, at both ends: what a user's code raises is told, and its process can be ended alone
     "tpx/serving/backends/python/instance.py": 1,
     "tpx/serving/backends/python/services.py": 1,
-    "tpx/serving/backends/llamacpp/engine.py": 2,
+    "tpx/serving/backends/language/generation.py": 2,
     "tpx/serving/backends/python/worker/execution.py": 1,
     "tpx/serving/backends/python/worker/main.py": 4,
     # a thread of the Python API: what ended it is raised again in the thread of whoever called

@@ -4,6 +4,7 @@ The library is the upper bound of tokens per second: same file, same settings, o
 small that a token takes about a millisecond; with a larger one everything but the engine weighs less.
 """
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from tpx.errors import MeasurementError
 
 NAME = "language"
 TITLE = "A language model: streams over OpenAI's API, and llama.cpp's library by itself"
-SHOWN = ("tokens_per_s", "token_cpu_us")
+SHOWN = ("tokens_per_s", "token_cpu_us", "engine_cpu_us", "first_token_ms")
 STREAMS = (1, 4, 8, 64)
 TOKENS = 200
 
@@ -55,13 +56,23 @@ def _serving(setting: Setting, streams: int) -> Iterator[Server]:
 
 
 def _serve(server: Server, streams: int) -> Sample:
-    """Tokens per second, and the CPU time per token of the server without the process of its engine."""
+    """Measure streams over HTTP: CPU times per token are of the server, and of the process of its engine."""
     process = psutil.Process(server.process.pid)
-    before = process.cpu_times()
-    rate = stream(server.http_port, "tiny", streams, TOKENS)
-    after = process.cpu_times()
-    cpu_s = after.user + after.system - before.user - before.system
-    return {"tokens_per_s": rate, "token_cpu_us": cpu_s / (streams * TOKENS) * 1e6}
+    processes = [process, *process.children(recursive=True)]
+    before = [_cpu_s(each) for each in processes]
+    streamed = stream(server.http_port, "tiny", streams, TOKENS)
+    used = [_cpu_s(each) - earlier for each, earlier in zip(processes, before, strict=True)]
+    return {
+        "tokens_per_s": streamed.tokens / streamed.seconds,
+        "token_cpu_us": used[0] / streamed.tokens * 1e6,
+        "engine_cpu_us": sum(used[1:]) / streamed.tokens * 1e6,
+        "first_token_ms": streamed.first_token_s * 1e3,
+    }
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def _call(path: Path, streams: int) -> Sample:
@@ -69,4 +80,5 @@ def _call(path: Path, streams: int) -> Sample:
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise MeasurementError(f"the library has failed: {done.stderr.strip()}")
-    return {"tokens_per_s": float(done.stdout)}
+    sample: Sample = json.loads(done.stdout)
+    return sample

@@ -24,6 +24,9 @@ class Kept:
         self.errors.append((batch, batch.error))
 
     def responded(self, early: EarlyResponse) -> None: ...
+    def streamed(
+        self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int
+    ) -> None: ...
     def refused(self, request: InferRequest, error: TpxError) -> None: ...
 
 

@@ -161,5 +161,8 @@ class Scene:
         self.answers.append(batch)
 
     def responded(self, early: EarlyResponse) -> None: ...
+    def streamed(
+        self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int
+    ) -> None: ...
     def refused(self, request: InferRequest, error: TpxError) -> None:
         self.refusals.append((self.loop.now_ns, request, error))

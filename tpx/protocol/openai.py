@@ -281,7 +281,7 @@ _TABLES: Mapping[Endpoint, Mapping[str, Check]] = {
         **_SAMPLING,
         "prompt": _check_prompt,
         "logprobs": whole(0, 20),
-        "echo": only(False),
+        "echo": flag,
         "best_of": only(1),
     },
     "embeddings": {

@@ -145,7 +145,7 @@ class EarlyResponse:
     )
 
     def __init__(
-        self, batch: Batch, response: InferResponse, *, index: int = 0, begun_ns: int = 0, size: int = 0
+        self, batch: Batch, response: InferResponse, index: int = 0, begun_ns: int = 0, size: int = 0
     ) -> None:
         self.batch = batch
         self.request = batch.requests[0]

@@ -46,6 +46,9 @@ class ResponseSink(Protocol):
     def responded(self, early: EarlyResponse) -> None:
         """Handle a response that a request has before its batch has ended."""
 
+    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
+        """Handle a piece of a stream."""
+
     def refused(self, request: InferRequest, error: TpxError) -> None:
         """Handle a request that will not be computed because it was cancelled or timed out in the queue."""
 
@@ -69,6 +72,7 @@ class InstanceQueue:
         self._dispatcher = dispatcher
         self.answered = answers.answered
         self.responded = answers.responded
+        self.streamed = answers.streamed
         self.again = dispatcher.again
 
     def submit(self, batch: Batch) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpx.errors import Cancelled, LoadError, TpxError
@@ -276,6 +276,7 @@ class ServedModel(Served):
         """Register a request for in-order replies, and compute it unless its response is cached."""
         if self._order is not None:
             self._order.enter(request)
+            request.pieces = None
         cache = self._cache
         try:
             if cache is None:
@@ -353,6 +354,12 @@ class ServedModel(Served):
         if self._order is None and request.backpressure is not None:
             request.backpressure.delivered(early.size)
 
+    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
+        """Send a piece of a stream: what `responded` does, without a response and its times as objects."""
+        self.statistics.streamed(index, request.arrived_ns, begun_ns, now_ns)
+        if request.pieces is not None:
+            self._deliver(request.pieces, piece)
+
     def refused(self, request: InferRequest, error: TpxError) -> None:
         """Answer a request that reached no instance with an error."""
         self.statistics.failed(error, 1, _clock() - request.arrived_ns)
@@ -373,7 +380,10 @@ class ServedModel(Served):
             request.backpressure.delivered(sum(len(tensor.data) for tensor in response.outputs))
 
     def _send(self, request: InferRequest, response: InferResponse) -> None:
+        self._deliver(request.reply, request, response)
+
+    def _deliver(self, take: Callable[..., None], *given: object) -> None:
         try:
-            request.reply(request, response)
+            take(*given)
         except Exception:  # one request's boundary: the others must still be answered
             log.exception("answering a request to model '%s' failed", self.name)

@@ -342,6 +342,12 @@ class InferRequest:
     """Inputs whose buffers the instance must fill."""
     regions: Sequence[HeldRegion] = ()
     """Shared memory regions to hold until the request has ended."""
+    pieces: "Callable[[bytes], None] | None" = None
+    """Takes the value of the only output, a string, of a response that is not final; may be called instead of
+    `reply`, because a stream of text then needs no tensor per token.
+    """
+    tokens: tuple[int, int] | None = None
+    """Tokens of the prompt, and generated ones, of a language model; set before the final response."""
     backpressure: Holder | None = None
     """Limits how far a decoupled model runs ahead of the client; for an ensemble, that of its steps."""
 

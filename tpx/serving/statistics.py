@@ -60,7 +60,7 @@ class ResponseStatistics:
             self.empty_response.add(infer_ns)
             return
         self.compute_output.add(output_ns)
-        (self.fail if response.error is not None else self.success).add(infer_ns + output_ns)
+        (self.success if response.error is None else self.fail).add(infer_ns + output_ns)
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """Return the fields of the protocol's response_stats, each a count and a sum in ns."""
@@ -229,6 +229,23 @@ class ModelStatistics:
         else:
             self.executed(early.batch, now_ns)
 
+    def streamed(self, index: int, arrived_ns: int, begun_ns: int, now_ns: int) -> None:
+        """Record a piece of a stream, which was sent as soon as it was there."""
+        kept = self.responses.get(index)
+        if kept is None:
+            if index > _LAST_INDEX:
+                index = _LAST_INDEX
+            kept = self.responses.setdefault(index, ResponseStatistics())
+        ns = now_ns - begun_ns
+        infer, success = kept.compute_infer, kept.success
+        infer.count += 1
+        infer.ns += ns
+        success.count += 1
+        success.ns += ns
+        kept.compute_output.count += 1
+        if not index and self.latencies is not None:
+            self.latencies.observe("first_response", now_ns - arrived_ns, now_ns)
+
     def _count_response(
         self,
         index: int,
@@ -238,7 +255,8 @@ class ModelStatistics:
         taken_ns: int,
         now_ns: int,
     ) -> None:
-        index = min(index, _LAST_INDEX)
+        if index > _LAST_INDEX:
+            index = _LAST_INDEX
         kept = self.responses.get(index)
         if kept is None:
             kept = self.responses[index] = ResponseStatistics()

@@ -199,6 +199,77 @@ for (const form of document.querySelectorAll("form[data-method]")) {
   if (form.elements.namedItem("model").value) follow();
 }
 
+/* The events of a stream of OpenAI's API, as they arrive. */
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const found = (rest + part.value).split("\n\n");
+    rest = found.pop();
+    for (const event of found) if (event !== "data: [DONE]") yield JSON.parse(event.slice("data: ".length));
+  }
+}
+
+/* A conversation with a language model; Stop ends the request, which frees the model. */
+function startChat(card) {
+  const [log, text, stop] = ["chat-log", "chat-text", "chat-stop"].map((id) => document.getElementById(id));
+  const button = card.querySelector("button[type=submit]");
+  let messages = [];
+  let ending = new AbortController();
+
+  async function answer(line) {
+    const key = document.getElementById("chat-key").value;
+    const headers = { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+    const body = JSON.stringify({ model: document.getElementById("chat-model").value, messages, stream: true, stream_options: { include_usage: true } });
+    const began = performance.now();
+    let reason = "stopped";
+    let usage;
+    try {
+      const response = await fetch("/v1/chat/completions", { method: "POST", headers, body, signal: ending.signal });
+      if (!response.ok) throw new Error((await response.json()).error.message);
+      for await (const { choices, error, ...more } of events(response)) {
+        if (error) throw new Error(error.message);
+        line.textContent += choices[0]?.delta.content ?? "";
+        reason = choices[0]?.finish_reason ?? reason;
+        usage = more.usage ?? usage;
+      }
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+    }
+    messages.push({ role: "assistant", content: line.textContent });
+    const tokens = usage ? `${usage.completion_tokens} tokens, ` : "";
+    line.append(element("span", `${reason}, ${tokens}${((performance.now() - began) / 1000).toFixed(1)} s`, "muted"));
+  }
+
+  card.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const line = element("p", "");
+    messages.push({ role: "user", content: text.value });
+    log.append(element("p", text.value, "user"), line);
+    text.value = "";
+    ending = new AbortController();
+    [button.disabled, stop.disabled] = [true, false];
+    try {
+      await answer(line);
+    } catch (error) {
+      line.textContent += error.message;
+      line.classList.add("bad");
+      messages.pop();
+    } finally {
+      [button.disabled, stop.disabled] = [false, true];
+    }
+  });
+  stop.addEventListener("click", () => ending.abort());
+  document.getElementById("chat-new").addEventListener("click", () => {
+    ending.abort();
+    messages = [];
+    log.replaceChildren();
+  });
+}
+
+const chat = document.getElementById("chat");
+if (chat) startChat(chat);
+
 document.getElementById("find").addEventListener("input", (event) => {
   const words = event.target.value.toLowerCase().split(/\s+/);
   for (const item of document.querySelectorAll("nav li")) {

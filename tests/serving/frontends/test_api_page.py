@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.report.browser import BROWSER, chromium, opened
+from tests.serving.backends.llamacpp.models import write_tiny
 from tests.serving.live import Live, serving
 from tpx import examples
 from tpx.serving.frontends.api_page import page_view
@@ -84,7 +85,7 @@ def test_it_needs_nothing_from_elsewhere(live: Live, html: str) -> None:
 def test_what_the_document_says_cannot_become_markup(live: Live) -> None:
     told = live.get("/v2/openapi.json").json
     told["info"]["title"] = "<script>alert(1)</script>"
-    _, html = build_page("api_docs", page=page_view(told))
+    _, html = build_page("api_docs", page=page_view(told), chats=["<b>"])
     assert b"<script>alert" not in html
     assert page_view(told).title == "<script>alert(1)</script>"
 
@@ -137,6 +138,35 @@ async def browse(address: str, url: str) -> tuple[dict[str, Any], list[Any]]:
             "[...document.querySelectorAll('nav li')].filter(item => item.offsetHeight).length"
         )
         return shown, page.complaints
+
+
+async def talk(address: str, url: str) -> dict[str, Any]:
+    """Chat with a language model, and stop its second answer; what the page shows of both."""
+    log = "document.querySelectorAll('#chat-log p')"
+    form = "document.getElementById('chat-form')"
+    say = "document.getElementById('chat-text').value = {!r};" + f"{form}.requestSubmit()"
+    async with opened(address, url) as page:
+        shown = {"models": await page.evaluate("document.getElementById('chat-model').innerText")}
+        await page.evaluate(
+            """window.grown = new Set(); new MutationObserver(() => {
+                 const last = document.querySelector('#chat-log p:last-child');
+                 if (last) grown.add(last.textContent.length);
+               }).observe(document.getElementById('chat-log'), { childList: true, subtree: true })"""
+        )
+        await page.evaluate(say.format("And it came to pass"))
+        shown["answer"] = await page.until(
+            f"{log}.length === 2 && / s$/.test({log}[1].innerText) && {log}[1].innerText"
+        )
+        shown["steps"] = await page.evaluate("grown.size")
+        await page.evaluate(say.format("And then"))
+        await page.until(f"{log}.length === 4 && {log}[3].textContent.length > 0")
+        await page.evaluate("document.getElementById('chat-stop').click()")
+        shown["stopped"] = await page.until(f"/ s$/.test({log}[3].innerText) && {log}[3].innerText")
+        shown["ready"] = await page.evaluate("document.getElementById('chat-stop').disabled")
+        await page.evaluate("document.getElementById('chat-new').click()")
+        shown["cleared"] = await page.evaluate(f"{log}.length")
+        assert page.complaints == []
+        return shown
 
 
 def _sent(operation: str) -> str:
@@ -192,3 +222,24 @@ def test_models_that_a_plain_request_suits_come_first(tmp_path: Path) -> None:
         "accumulator",
         "alexnet",
     ]
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+def test_a_person_can_chat_there_and_stop_an_answer(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    write_tiny(repository, "tiny", threads=1, n_parallel=1)
+    write_tiny(repository, "vectors", threads=1, embeddings="true", pooling="mean")
+    with serving(repository) as live, chromium(tmp_path / "profile") as address:
+        shown = asyncio.run(talk(address, f"http://127.0.0.1:{live.http_port}/v2/docs"))
+    assert shown["models"].split() == ["tiny"]
+    assert re.search(r"(stop|length), [0-9]+ tokens, [0-9.]+ s$", shown["answer"])
+    assert shown["steps"] > 3, "the text appears at once"
+    assert re.search(r"stopped, [0-9.]+ s$", shown["stopped"])
+    assert shown["ready"] is True
+    assert shown["cleared"] == 0
+
+
+def test_a_server_without_a_language_model_has_no_chat(html: str) -> None:
+    assert "chat-form" not in Reader(html).ids

@@ -1,10 +1,15 @@
 """OpenAI's API over a real engine, with OpenAI's own client."""
 
 import json
+import os
+import re
+import shutil
 import socket
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -17,6 +22,7 @@ from tests.waiting import eventually
 
 USER: Any = [{"role": "user", "content": "And it came to pass"}]
 KEY = "sk-secret"
+NODE_MODULES = Path(__file__).parents[3] / ".cache" / "node" / "node_modules"
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +90,20 @@ def test_a_stream_ends_with_done(live: Live) -> None:
     *events, done, rest = answer.body.split(b"\n\n")
     assert (done, rest) == (b"data: [DONE]", b"")
     assert all(json.loads(event.removeprefix(b"data: "))["model"] == "tiny" for event in events)
+
+
+def test_each_event_of_a_stream_counts_as_a_response(live: Live) -> None:
+    def counted() -> int:
+        answer = live.http("GET", "/v2/models/tiny/stats")
+        [version] = json.loads(answer.body)["model_stats"]
+        stats = version["response_stats"].values()
+        for one in stats:
+            assert one["compute_infer"]["count"] == one["success"]["count"] + one["empty_response"]["count"]
+        return sum(one["success"]["count"] for one in stats)
+
+    before = counted()
+    answer = post(live, "/v1/completions", {"model": "tiny", "prompt": "a", "max_tokens": 6, "stream": True})
+    assert counted() - before == answer.body.count(b"data: {")
 
 
 def test_completions_take_several_prompts_texts_and_tokens(client: openai.OpenAI) -> None:
@@ -349,3 +369,68 @@ def test_the_metrics_page_has_vllm_s_series(live: Live, client: openai.OpenAI) -
     assert any(
         sample.labels == labels and sample.value >= 3 for sample in families["vllm:generation_tokens"].samples
     )
+
+
+def test_the_log_has_the_tokens_of_a_request(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
+    asked = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
+    for stream in (False, True):
+        caplog.clear()
+        post(live, "/v1/completions", {**asked, "stream": stream})
+        text = r"Tokens: /v1/completions tiny: 3 of the prompt, 4 generated, \d+ us"
+        assert [message for message in caplog.messages if re.fullmatch(text, message)]
+
+
+_NODE = """
+const { OpenAI } = require("openai");
+const client = new OpenAI({ baseURL: process.argv[1], apiKey: process.argv[2], maxRetries: 0 });
+(async () => {
+  const messages = [{ role: "user", content: "And" }];
+  const request = { model: "tiny", messages, max_tokens: 8, temperature: 0 };
+  const whole = await client.chat.completions.create(request);
+  let [text, chunks] = ["", 0];
+  for await (const chunk of await client.chat.completions.create({ ...request, stream: true })) {
+    text += chunk.choices[0]?.delta?.content ?? "";
+    chunks += 1;
+  }
+  const models = (await client.models.list()).data.map((model) => model.id);
+  const refused = await client.chat.completions.create({ ...request, n: 99 }).catch((error) => error);
+  console.log(JSON.stringify({ whole, text, chunks, models, status: refused.status, param: refused.param }));
+})();
+"""
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not (NODE_MODULES / "openai").exists(),
+    reason="needs Node.js, and: npm install --prefix .cache/node openai",
+)
+def test_openai_s_client_for_node_works(live: Live) -> None:
+    words = ["node", "-e", _NODE, f"http://127.0.0.1:{live.http_port}/v1", KEY]
+    environment = {**os.environ, "NODE_PATH": str(NODE_MODULES)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True, env=environment)
+    told = json.loads(done.stdout)
+    assert told["text"] == told["whole"]["choices"][0]["message"]["content"] != ""
+    assert told["chunks"] > 3
+    assert "tiny" in told["models"]
+    assert (told["status"], told["param"]) == (400, "n")
+
+
+def test_langchain_chats_streams_and_calls_tools(live: Live) -> None:
+    langchain, httpx = pytest.importorskip("langchain_openai"), pytest.importorskip("httpx")
+    url = f"http://127.0.0.1:{live.http_port}/v1"
+    with httpx.Client() as connections:
+        chat = langchain.ChatOpenAI(
+            model="tiny", base_url=url, api_key=KEY, temperature=0, max_tokens=8, http_client=connections
+        )
+        whole = chat.invoke("And it came to pass")
+        pieces = list(chat.stream("And it came to pass"))
+        assert "".join(piece.content for piece in pieces) == whole.content != ""
+        assert len(pieces) > 3
+        assert whole.usage_metadata["output_tokens"] == 8
+
+        schema: Any = {"title": "weigh", "description": "Weigh a thing", "type": "object"}
+        schema |= {"properties": {"unit": {"type": "string", "enum": ["kg", "lb"]}}, "required": ["unit"]}
+        tool = chat.bind_tools([schema], tool_choice="weigh").bind(max_tokens=80)
+        [call] = tool.invoke("Weigh it").tool_calls
+        assert call["name"] == "weigh"
+        assert call["args"]["unit"] in ("kg", "lb")

@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from tests.serving.backends.llamacpp.models import TINY
 from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import SAME, add
 from tests.serving.frontends.streams import repeat_body
@@ -236,6 +237,15 @@ def test_many_responses_are_one_trace(repository: Path, collector: Collector) ->
         spans = collector.named(3)
     assert spans["InferRequest"].events == HTTP
     assert spans["repeat"].events == MODEL
+
+
+def test_the_span_of_a_language_model_has_its_tokens(collector: Collector) -> None:
+    with traced(TINY, collector) as live:
+        asked = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True, "stream": True}
+        live.http("POST", "/v1/completions", json.dumps(asked).encode())
+        spans = collector.named(3)
+    tokens = {key: value for key, value in spans["tiny"].attributes.items() if key.startswith("gen_ai.")}
+    assert tokens == {"gen_ai.usage.input_tokens": 3, "gen_ai.usage.output_tokens": 4}
 
 
 def test_resources_and_names_are_what_the_flags_say(

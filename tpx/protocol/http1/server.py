@@ -186,7 +186,7 @@ class HttpRequest:
         connection = self._connection
         if connection.request is not self:
             return
-        if self.head.takes_chunks:
+        if not self.head.connection:  # takes_chunks, once per token of a stream
             data = b"%x\r\n%b\r\n" % (len(data), data)
         connection.streamed_bytes += len(data)
         connection.out.write(data)

@@ -29,6 +29,13 @@ class AccessLog:
             call.on_answered = partial(_log_grpc, call, call.peer)
 
 
+def log_tokens(request: HttpRequest, model: str, tokens: tuple[int, int], began_ns: int) -> None:
+    """Log the tokens of a request to a language model at its end, while verbose logging is on."""
+    if log.isEnabledFor(logging.DEBUG):
+        path, took_us = request.head.path.decode("latin-1"), _measure_elapsed_us(began_ns)
+        log.debug("Tokens: %s %s: %d of the prompt, %d generated, %d us", path, model, *tokens, took_us)
+
+
 def _log_http(request: HttpRequest, peer: str, status: int) -> None:
     method, path = (part.decode("latin-1") for part in (request.head.method, request.head.path))
     log.debug(

@@ -22,6 +22,7 @@ from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.dataplane import DataPlane
+from tpx.serving.frontends.access_log import log_tokens
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.http_verbs import Route, attempt, route
 from tpx.serving.frontends.openai_texts import ComposedTexts, single_tensor
@@ -29,6 +30,7 @@ from tpx.serving.frontends.traced import trace_http
 from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.offload import LONG_BYTES
 from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 
 _EVENTS = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
@@ -82,6 +84,13 @@ def is_language_model(signature: Signature) -> bool:
     return _REQUEST in signature.inputs or (
         "text_input" in signature.inputs and "text_output" in signature.outputs
     )
+
+
+def takes_messages(model: Served) -> bool:
+    """Return whether a model takes chats, as engines do that do not compute embeddings."""
+    parameters = model.config.parameters
+    embeds = "embeddings" in parameters and parameters["embeddings"].string_value != "false"
+    return _REQUEST in model.signature.inputs and not embeds
 
 
 class OpenAiModels:
@@ -181,6 +190,8 @@ class OpenAiInference:
             decoded.parameters.update(self._forwarding.of_head(request.head))
         answer: _Answer = _OpenAiEvents(request, form) if asked.stream else _OpenAiSingle(request, form)
         infer = self._plane.bind(decoded).request(_reply, answer)
+        if isinstance(answer, _OpenAiEvents) and isinstance(form, _Passed):
+            infer.pieces = answer.send
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
@@ -190,6 +201,8 @@ class OpenAiInference:
 
 def _reply(infer: InferRequest, response: InferResponse) -> None:
     answer: _Answer = infer.context
+    if response.final and infer.tokens is not None:
+        log_tokens(answer.request, infer.head.model.name, infer.tokens, infer.arrived_ns)
     if answer.over:  # a model may go on after its client has left
         return
     if response.error is not None:
@@ -242,52 +255,58 @@ class _Passed:
 class _OpenAiSingle:
     """Answers with one JSON object."""
 
-    _request: HttpRequest
+    request: HttpRequest
     _form: _Form
 
     @property
     def over(self) -> bool:
-        return self._request.over
+        return self.request.over
 
     def take(self, outputs: list[Tensor], *, final: bool) -> None:
         if outputs:
             self._form.whole(outputs)
         if final:
-            self._request.respond(200, JSON_TYPE, (self._form.joined(),))
+            self.request.respond(200, JSON_TYPE, (self._form.joined(),))
 
     def fail(self, error: TpxError) -> None:
-        answer_openai_error(self._request, error)
+        answer_openai_error(self.request, error)
 
 
 @dataclass(slots=True, eq=False)
 class _OpenAiEvents:
     """Answers with server-sent events; the status is that of the first response."""
 
-    _request: HttpRequest
+    request: HttpRequest
     _form: _Form
     _begun: bool = False
 
     @property
     def over(self) -> bool:
-        return self._request.over
+        return self.request.over
 
-    def take(self, outputs: list[Tensor], *, final: bool) -> None:
+    def send(self, event: bytes) -> None:
+        """Send an event; dropped if the client is gone."""
         if not self._begun:
             self._begun = True
-            self._request.begin(200, _EVENTS)
+            self.request.begin(200, _EVENTS)
+        self.request.send(b"data: %b\n\n" % event)
+
+    def take(self, outputs: list[Tensor], *, final: bool) -> None:
         if outputs:
-            self._request.send(b"data: %b\n\n" % self._form.piece(outputs))
+            self.send(self._form.piece(outputs))
         if final:
             rest = self._form.rest()
-            self._request.send(b"data: %b\n\n%b" % (rest, _DONE) if rest else _DONE)
-            self._request.finish()
+            if not self._begun:
+                self.request.begin(200, _EVENTS)
+            self.request.send(b"data: %b\n\n%b" % (rest, _DONE) if rest else _DONE)
+            self.request.finish()
 
     def fail(self, error: TpxError) -> None:
         if self._begun:
-            self._request.send(b"data: %b\n\n" % _render_error(error)[1])
-            self._request.finish()
+            self.request.send(b"data: %b\n\n" % _render_error(error)[1])
+            self.request.finish()
         else:
-            answer_openai_error(self._request, error)
+            answer_openai_error(self.request, error)
 
 
 _Answer = _OpenAiSingle | _OpenAiEvents

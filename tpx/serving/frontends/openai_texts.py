@@ -34,6 +34,9 @@ class ComposedTexts:
             raise FieldRefused(name, f"model '{asked.model}' has no chat template: use /v1/completions")
         if not isinstance(asked.fields["prompt"], str):
             raise FieldRefused("prompt", f"model '{asked.model}' takes one text")
+        self._echo = bool(asked.fields.get("echo"))
+        if self._echo and "exclude_input_in_output" not in signature.inputs:
+            raise FieldRefused("echo", f"model '{asked.model}' has no input exclude_input_in_output")
         sampling = {name: value for name, value in asked.fields.items() if name not in _WITHOUT_EFFECT}
         for name in ("logprobs", "n"):
             if sampling.get(name, 1) != 1 or (name == "logprobs" and name in sampling):
@@ -62,7 +65,7 @@ class ComposedTexts:
             "text_input": encode_bytes([str(self._asked.fields["prompt"]).encode()]),
             "sampling_parameters": encode_bytes([orjson.dumps(self._sampling)]),
             "stream": bytes([self._asked.stream]),
-            "exclude_input_in_output": b"\1",
+            "exclude_input_in_output": bytes([not self._echo]),
             "return_finish_reason": b"\1",
             "return_num_input_tokens": b"\1",
             "return_num_output_tokens": b"\1",

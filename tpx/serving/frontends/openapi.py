@@ -15,6 +15,7 @@ from tpx.protocol.json_values import NOT_IN_JSON, JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.api_page import page_view
 from tpx.serving.frontends.http_verbs import Route, answer_when_done, paths_of, route
+from tpx.serving.frontends.openai import takes_messages
 from tpx.serving.frontends.page import build_page
 from tpx.serving.offload import Coalesced, in_steps
 from tpx.serving.served import Served
@@ -140,7 +141,9 @@ class HttpDocumentation:
     def __init__(self, plane: DataPlane, all_routes: Callable[[], Iterable[Route]]) -> None:
         self._plane = plane
         self._all_routes = all_routes
-        self._json = Coalesced(partial(self._make_form, lambda document: (JSON_TYPE, orjson.dumps(document))))
+        self._json = Coalesced(
+            partial(self._make_form, lambda document, _: (JSON_TYPE, orjson.dumps(document)))
+        )
         self._html = Coalesced(partial(self._make_form, _render_page))
 
     def routes(self) -> list[Route]:
@@ -156,12 +159,15 @@ class HttpDocumentation:
 
         self._plane.tasks.start(answer_when_done(request, work()))
 
-    async def _make_form(self, form: Callable[[JsonObject], _Made]) -> _Made:
+    async def _make_form(self, form: Callable[[JsonObject, Sequence[str]], _Made]) -> _Made:
         """Build a representation of the document, in another thread because it takes long."""
         routes = list(self._all_routes())
         ranked = sorted(await in_steps(map(_rank_model, self._plane.served())))
         models = list(dict.fromkeys(name for _, name in ranked))[:_MOST_EXAMPLES]
-        return await asyncio.to_thread(lambda: form(document(routes, models)))
+        chats = list(
+            dict.fromkeys(model.model_id.name for model in self._plane.served() if takes_messages(model))
+        )
+        return await asyncio.to_thread(lambda: form(document(routes, models), chats))
 
 
 def _rank_model(model: Served) -> tuple[bool, str]:
@@ -177,5 +183,5 @@ def _rank_model(model: Served) -> tuple[bool, str]:
     return awkward, model.model_id.name
 
 
-def _render_page(document: JsonObject) -> _Made:
-    return build_page("api_docs", page=page_view(document))
+def _render_page(document: JsonObject, chats: Sequence[str]) -> _Made:
+    return build_page("api_docs", page=page_view(document), chats=chats)

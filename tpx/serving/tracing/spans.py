@@ -81,6 +81,9 @@ def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableS
             "triton.trace_parent_id": trace.parent_id,
             **({"triton.request_id": request_id} if request_id else {}),
         }
+        if trace.tokens is not None:  # names of OpenTelemetry's conventions for generative models
+            names = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+            about.update(zip(names, trace.tokens, strict=True))
         made.append(span(model.name, below, above, of_model, about, trace.error))
     if not trace.parent_id and of_wire:
         caller = place.caller

@@ -170,6 +170,8 @@ class Trace:
     """Head of the request, once it is known."""
     error: str = field(init=False, default="")
     """Error of the last response; empty if it succeeded."""
+    tokens: tuple[int, int] | None = field(init=False, default=None)
+    """Tokens of the prompt, and generated ones, if a language model has counted them."""
 
     def __post_init__(self) -> None:
         self.id = self._take_id()
@@ -217,6 +219,7 @@ class Trace:
         for tensor in response.outputs:
             self._record_tensor("TENSOR_BACKEND_OUTPUT", tensor)
         if response.final:
+            self.tokens = request.tokens
             if times.started_ns:
                 self.stamp("COMPUTE_END", times.ended_ns)
             self.stamp("REQUEST_END")

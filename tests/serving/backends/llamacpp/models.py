@@ -47,7 +47,7 @@ output [
 """
 
 
-def write_tiny(repository: Path, name: str, **parameters: object) -> None:
+def write_tiny(repository: Path, name: str, backend: str = "llamacpp", **parameters: object) -> None:
     """The example model with parameters."""
     directory = repository / name / "1"
     directory.mkdir(parents=True)
@@ -56,7 +56,7 @@ def write_tiny(repository: Path, name: str, **parameters: object) -> None:
         f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
         for key, value in parameters.items()
     )
-    (repository / name / "config.pbtxt").write_text(f'backend: "llamacpp"\n{values}')
+    (repository / name / "config.pbtxt").write_text(f'backend: "{backend}"\n{values}')
 
 
 def write_texts(repository: Path, name: str) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.openai import Endpoint, endpoint_of, validate
-from tpx.serving.backends.llamacpp.adapting import adapt, from_tensors
+from tpx.serving.backends.language.tensors import from_tensors
+from tpx.serving.backends.llamacpp.adapting import adapt
 
 ALWAYS = {"stream": True, "return_progress": True}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "a"}]}

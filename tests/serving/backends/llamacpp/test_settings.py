@@ -10,7 +10,8 @@ from tpx.errors import ConfigError, LoadError
 from tpx.protocol import model_config
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import ModelFiles
-from tpx.serving.backends.llamacpp.backend import EngineSettings, LlamaCppBackend, LlamaCppModel
+from tpx.serving.backends.language.model import LanguageModelVersion
+from tpx.serving.backends.llamacpp.backend import EngineSettings, LlamaCppBackend
 
 
 def config_of(text: str = "", **parameters: str) -> ModelConfig:
@@ -20,7 +21,7 @@ def config_of(text: str = "", **parameters: str) -> ModelConfig:
     return config
 
 
-def opened(config: ModelConfig) -> LlamaCppModel:
+def opened(config: ModelConfig) -> LanguageModelVersion:
     host: Any = object()  # it is for instances only
     files = ModelFiles(model_name="m", version=1, directory=TINY.parent, host=host)
     return LlamaCppBackend().open(files, config)
@@ -55,7 +56,7 @@ def test_parameters_become_settings_and_threads_are_always_given() -> None:
         ("max_batch_size: 4", {}, "max_batch_size of model 'm' must be 0"),
         ('input [{ name: "image" data_type: TYPE_STRING dims: [1] }]', {}, "no tensor 'image'"),
         ('input [{ name: "stream" data_type: TYPE_FP32 dims: [1] }]', {}, "no tensor 'stream' of this type"),
-        ("instance_group [{ kind: KIND_GPU }]", {}, "n_gpu_layers"),
+        ("instance_group [{ kind: KIND_GPU }]", {}, "must be KIND_CPU"),
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import threading
 from typing import Any
 
 from tests.serving.backends.python.test_connection import tensor_memory
@@ -53,7 +54,10 @@ def responses(body: bytes) -> list[tuple[int, int, list[bytes]]]:
         handle, flags = frames.RESPONSE_START.unpack_from(body, at)
         at += frames.RESPONSE_START.size
         tensors: list[bytes] = []
-        if not flags & frames.EMPTY:
+        if flags & frames.COUNTED:
+            tensors = [body[at : at + frames.COUNTS.size]]
+            at += frames.COUNTS.size
+        elif not flags & frames.EMPTY:
             status, size = frames.STATUS.unpack_from(body, at)
             at += frames.STATUS.size
             assert status == frames.TENSORS
@@ -64,25 +68,47 @@ def responses(body: bytes) -> list[tuple[int, int, list[bytes]]]:
     return found
 
 
-def test_responses_that_are_ready_together_share_a_frame() -> None:
+def test_the_responses_of_a_step_share_a_frame() -> None:
     process = Process()
-    with process.channel._sending:  # as if an earlier frame were being sent
-        process.outbox.post(1, [("text", b"first")])
-
-        for handle in (2, 3, 4):
-            process.outbox.post(handle, [("text", b"ab"), ("count", handle)])
-        process.outbox.finish(2)
-    found: list[list[Any]] = []
-    while sum(map(len, found)) < 5:
-        found.append(responses(process.frame()))
+    process.outbox.expect(4)
+    process.outbox.post(1, [("text", b"first")])
+    for handle in (2, 3):
+        process.outbox.post(handle, [("text", b"ab"), ("count", handle)])
+    process.outbox.expect(-1)
+    process.outbox.finish(2, 7, 1)  # three requests have responses now: the step is complete
+    together = responses(process.frame())
     process.close()
-    assert len(found) <= 2
-    together = [each for frame in found for each in frame]
-    assert together[0] == (1, 0, [struct.pack("<I", 5) + b"first"])
-    assert together[1:4] == [
-        (handle, 0, [struct.pack("<I", 2) + b"ab", struct.pack("<I", handle)]) for handle in (2, 3, 4)
+    assert together == [
+        (1, 0, [struct.pack("<I", 5) + b"first"]),
+        (2, 0, [struct.pack("<I", 2) + b"ab", struct.pack("<I", 2)]),
+        (3, 0, [struct.pack("<I", 2) + b"ab", struct.pack("<I", 3)]),
+        (2, frames.FINAL | frames.EMPTY | frames.COUNTED, [struct.pack("<II", 7, 1)]),
     ]
-    assert together[4] == (2, frames.FINAL | frames.EMPTY, [])
+
+
+def test_a_response_does_not_wait_long_for_others_of_its_step() -> None:
+    process = Process()
+    process.outbox.expect(2)
+    for text in (b"a", b"b"):
+        process.outbox.post(1, [("text", text)])
+        assert responses(process.frame()) == [(1, 0, [struct.pack("<I", 1) + text])]
+    process.close()
+
+
+def test_responses_that_come_while_a_frame_is_sent_follow_it() -> None:
+    process = Process()
+    with process.channel._sending:  # a thread that sends waits for this
+        sender = threading.Thread(target=process.outbox.post, args=(1, [("text", b"first")]))
+        sender.start()
+        while not process.outbox._sending.locked():
+            sender.join(0.001)
+        process.outbox.post(2, [("text", b"second")])
+    found: list[int] = []
+    while len(found) < 2:
+        found += [handle for handle, _, _ in responses(process.frame())]
+    sender.join()
+    process.close()
+    assert found == [1, 2]
 
 
 def test_a_client_that_is_far_behind_is_reported_and_never_waited_for() -> None:

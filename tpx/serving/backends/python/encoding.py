@@ -32,6 +32,8 @@ def added_tensors(
 _OWN_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
 _KEY = "python"
 _NULL_KEY = "python null"
+STRING = "python string"
+"""Key of `string_start` in `RequestHead.rendered`."""
 CODES = (
     Code.UNKNOWN,
     Code.INTERNAL,
@@ -105,6 +107,17 @@ def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") 
     return frames.encode_head(tensors, extra)
 
 
+def string_start(head: RequestHead) -> bytes:
+    """Return what a response begins with whose only output is one string, in the frame; cached in the head.
+
+    The size of the tensor follows, the length of the string, and the string.
+    """
+    encoded = frames.encode_head([(head.outputs[0].spec.name, "BYTES", (1,))], {})
+    start = frames.STATUS.pack(frames.TENSORS, len(encoded)) + encoded + frames.NUMBER.pack(frames.INLINE)
+    head.remember_rendered(STRING, start)
+    return start
+
+
 class AnswerDecoder:
     """Decodes the answers of one model; caches how equal response heads map to a request head."""
 
@@ -115,7 +128,7 @@ class AnswerDecoder:
         self._states = {state.output_name for state in stacking.states} if stacking is not None else set()
 
     def take(
-        self, request: InferRequest, body: memoryview, at: int, views: frames.Views
+        self, request: InferRequest, body: Buffer, at: int, views: frames.Views
     ) -> tuple[InferResponse | int, int]:
         """Return an entry and the position of the next one; a status if there is no response."""
         status, size = frames.STATUS.unpack_from(body, at)
@@ -144,7 +157,7 @@ class AnswerDecoder:
             return InferResponse([], _make_error(message, code)), at + 1 + size
         return int(status), at
 
-    def skip(self, body: memoryview, at: int, views: frames.Views) -> tuple[int, int]:
+    def skip(self, body: Buffer, at: int, views: frames.Views) -> tuple[int, int]:
         """Skip the entry of a cancelled request; return the size of its tensors and the position of the next
         entry.
 
@@ -205,9 +218,10 @@ class _Plan:
             return InferResponse([], self._fault)
         if self._head is not None:
             request.head = self._head
-        response = InferResponse(
-            [Tensor(name, kind, shape, buffers[i]) for i, name, kind, shape in self._tensors]
-        )
+        outputs = []
+        for index, name, datatype, shape in self._tensors:
+            outputs.append(Tensor(name, datatype, shape, buffers[index]))
+        response = InferResponse(outputs)
         response.parameters = self._parameters
         return response
 

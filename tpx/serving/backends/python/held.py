@@ -4,12 +4,13 @@ import time
 from collections.abc import Callable
 
 from tpx.errors import ExecutionError, TpxError
+from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.instance import CompletionSink
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, UnreadInput
 
 _clock = time.perf_counter_ns
 
@@ -157,6 +158,7 @@ class Held:
         "handle",
         "head",
         "over",
+        "passes",
         "request",
         "single",
     )
@@ -174,6 +176,8 @@ class Held:
         if owner.decoupled:
             self.single = Batch([request])
             self.single.executes = False
+        self.passes = self.single is not None and request.pieces is not None and request.trace is None
+        """True if strings may be given to `pass_piece` instead of `responded`."""
         self._owner = owner
         self._index = index
         self._connection = connection
@@ -221,7 +225,7 @@ class Held:
         """Handle a response sent by a response sender."""
         given = response if isinstance(response, InferResponse) else None
         if self.single is not None:
-            self._stream_response(given or InferResponse([]), final=final)
+            self._stream_response(self.single, given or InferResponse([]), final=final)
         elif given is not None:
             self._send_early(given, over=final)
         elif final and not self._sent:
@@ -230,13 +234,27 @@ class Held:
         elif final:
             self._end_request()
 
+    def pass_piece(self, piece: bytes, now_ns: int) -> None:
+        """Handle a response that is one string and not the last one."""
+        if not self._begun_ns:
+            single = self.single
+            assert single is not None
+            self._begin(single, now_ns)
+            self._begun_ns = single.gathered_ns
+        self._owner.sink.streamed(self.request, piece, self._sent, self._begun_ns, now_ns)
+        self._sent += 1
+        self._begun_ns = now_ns
+        self._credit += len(piece) + frames.RESPONSE_BYTES + frames.SIZE.size
+        if self._credit >= frames.CREDIT_BYTES:
+            self._give_credit()
+
     def fail(self, error: TpxError) -> None:
         """Fail the request; no further response follows."""
         if self.over:
             return
         if self.single is not None:
             self.single.end(error)
-            self._stream_response(InferResponse([], error), final=True)
+            self._stream_response(self.single, InferResponse([], error), final=True)
         else:
             self._set_response(InferResponse([], error))
 
@@ -266,26 +284,71 @@ class Held:
         self._owner.answered_apart(self.request, response.error)
         self._push_early(Batch([self.request]), response)
 
-    def _stream_response(self, response: InferResponse, *, final: bool) -> None:
-        assert self.single is not None
-        response.final = final
-        self.over = final
-        self._push_early(self.single, response)
+    def _stream_response(self, single: Batch, response: InferResponse, *, final: bool) -> None:
+        response.final = self.over = final
+        self._push_early(single, response)
         if final:
             self._end_request()
 
     def _push_early(self, batch: Batch, response: InferResponse) -> None:
         now = _clock()
-        # until execute returns, only the time of the hand-over is known
-        batch.started_ns = batch.started_ns or self._owner.batch.started_ns or now
-        batch.gathered_ns = batch.gathered_ns or self._owner.batch.gathered_ns or batch.started_ns
+        if not batch.gathered_ns:
+            self._begin(batch, now)
         batch.computed_ns = batch.ended_ns = now
-        size = sum(len(tensor.data) for tensor in response.outputs)
-        early = EarlyResponse(batch, response, index=self._sent, begun_ns=self._begun_ns, size=size)
+        size = 0
+        for tensor in response.outputs:
+            size += len(tensor.data)
+        early = EarlyResponse(batch, response, self._sent, self._begun_ns, size)
         self._sent += 1
         self._begun_ns = now
         self._owner.sink.responded(early)
 
+    def _begin(self, batch: Batch, now_ns: int) -> None:
+        """Set the start before the first response: until execute returns, it is that of the hand-over."""
+        batch.started_ns = batch.started_ns or self._owner.batch.started_ns or now_ns
+        batch.gathered_ns = batch.gathered_ns or self._owner.batch.gathered_ns or batch.started_ns
+
     def _end_request(self) -> None:
         self.over = True
         self.request.backpressure = None
+
+
+class _UnreadInput:
+    """Implements UnreadTensor: an input that the event loop has left in shared memory."""
+
+    def __init__(self, held: Held, unread: UnreadInput) -> None:
+        self._held = held
+        self._unread = unread
+
+    def __len__(self) -> int:
+        return len(self._unread.memory)
+
+    def read_into(self, memory: memoryview) -> None:
+        self._unread.read_into(memory)
+
+    def fail(self, error: TpxError) -> None:
+        self._held.fail(error)
+
+
+def unread_buffers(held: Held) -> "list[Buffer | _UnreadInput]":
+    """Return the tensors of a request; small ones that were left unread are read."""
+    request = held.request
+    unread = {id(each.memory): each for each in request.unread}
+    buffers: list[Buffer | _UnreadInput] = []
+    for buffer in request.buffers:
+        there = unread.get(id(buffer))
+        if there is None or len(buffer) < frames.INLINE_BELOW_BYTES:
+            if there is not None:
+                _read_small(held, there)
+            buffers.append(buffer)
+        else:
+            buffers.append(_UnreadInput(held, there))
+    return buffers
+
+
+def _read_small(held: Held, unread: UnreadInput) -> None:
+    try:
+        unread.read()
+    except TpxError as exc:
+        unread.memory[:] = bytes(len(unread.memory))  # the model gets zeros, and its answer is dropped
+        held.fail(exc)

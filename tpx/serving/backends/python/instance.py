@@ -15,15 +15,22 @@ from tpx.errors import Code, ExecutionError, LoadError, NotReady, TpxError
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.connection import WorkerConnection
-from tpx.serving.backends.python.encoding import AnswerDecoder, added_tensors, encode_null, encode_request
-from tpx.serving.backends.python.held import Held, HeldBatch
+from tpx.serving.backends.python.encoding import (
+    STRING,
+    AnswerDecoder,
+    added_tensors,
+    encode_null,
+    encode_request,
+    string_start,
+)
+from tpx.serving.backends.python.held import Held, HeldBatch, unread_buffers
 from tpx.serving.backends.python.process import ChildProcess, Restarts
 from tpx.serving.backends.python.services import Services
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.host import Host
 from tpx.serving.instance import CompletionSink
-from tpx.serving.request import InferRequest, RequestTrace, UnreadInput
+from tpx.serving.request import InferRequest, RequestTrace
 from tpx.serving.stacking.sequences import SequenceStacking, null_request
 
 log = logging.getLogger(__name__)
@@ -36,6 +43,9 @@ _NEXT_READY_S = 0.5
 _HANGING_NS = 60 * 10**9
 """A question that is older, and not held up by an execution, will never be answered."""
 _KILLED_S = 5.0
+_START_BYTES = frames.RESPONSE_START.size
+_start_of_response = frames.RESPONSE_START.unpack_from
+_tensor_size = frames.NUMBER.unpack_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +353,7 @@ class PythonInstance:
         request, sequences = held.request, self._sequences
         added = added_tensors(sequences, request, request) if sequences is not None else ()
         encode_request(held.handle, request, added, parts)
-        buffers = _unread_buffers(held) if request.unread else request.buffers
+        buffers = unread_buffers(held) if request.unread else request.buffers
         connection.add_tensors(parts, [*buffers, *[tensor.data for tensor in added]] if added else buffers)
 
     def _add_null(self, request: InferRequest, parts: list[Buffer], connection: WorkerConnection) -> None:
@@ -472,16 +482,33 @@ class PythonInstance:
 
     def _handle_responses(self, body: memoryview) -> None:
         """Handle the responses of a frame, which may be of several requests."""
-        at = 0
-        while at < len(body):
-            at = self._handle_response(body, at)
+        at, end, known = 0, len(body), self._held
+        data = bytes(body)  # slices of it cost less than those of a view
+        now_ns = _clock()
+        while at < end:
+            handle, flags = _start_of_response(data, at)
+            held = known.get(handle)
+            if held is not None and held.passes and not (flags or held.over):
+                start = held.head.rendered.get(STRING) or string_start(held.head)
+                if data.startswith(start, at + _START_BYTES):
+                    at += _START_BYTES + len(start)
+                    size_at, at = at, at + frames.NUMBER.size + frames.SIZE.size
+                    piece_ends = size_at + frames.NUMBER.size + _tensor_size(data, size_at)[0]
+                    held.pass_piece(data[at:piece_ends], now_ns)
+                    at = piece_ends
+                    continue
+            at = self._handle_response(data, at)
 
-    def _handle_response(self, body: memoryview, at: int) -> int:
+    def _handle_response(self, body: bytes, at: int) -> int:
         """Handle one response; return the position of the next one."""
         handle, flags = frames.RESPONSE_START.unpack_from(body, at)
         held = self._held.get(handle)
         connection = self._connection
         at += frames.RESPONSE_START.size
+        if flags & frames.COUNTED:
+            if held is not None:
+                held.request.tokens = frames.COUNTS.unpack_from(body, at)
+            at += frames.COUNTS.size
         assert connection is not None
         if held is None or held.over:
             # already answered with an error, or an empty row: acknowledge it, so that the model continues
@@ -497,52 +524,12 @@ class PythonInstance:
         if not flags & frames.EMPTY:
             held.request.head = held.head
             response, at = self._answers.take(held.request, body, at, connection)
-        final = bool(flags & frames.FINAL)
-        held.responded(response, final=final)
-        if final:
+        if flags & frames.FINAL:
+            held.responded(response, final=True)
             del self._held[handle]
-        return at
-
-
-class _UnreadInput:
-    """Implements UnreadTensor: an input that the event loop has left in shared memory."""
-
-    def __init__(self, held: Held, unread: UnreadInput) -> None:
-        self._held = held
-        self._unread = unread
-
-    def __len__(self) -> int:
-        return len(self._unread.memory)
-
-    def read_into(self, memory: memoryview) -> None:
-        self._unread.read_into(memory)
-
-    def fail(self, error: TpxError) -> None:
-        self._held.fail(error)
-
-
-def _unread_buffers(held: Held) -> "list[Buffer | _UnreadInput]":
-    """Return the tensors of a request; small ones that were left unread are read."""
-    request = held.request
-    unread = {id(each.memory): each for each in request.unread}
-    buffers: list[Buffer | _UnreadInput] = []
-    for buffer in request.buffers:
-        there = unread.get(id(buffer))
-        if there is None or len(buffer) < frames.INLINE_BELOW_BYTES:
-            if there is not None:
-                _read_small(held, there)
-            buffers.append(buffer)
         else:
-            buffers.append(_UnreadInput(held, there))
-    return buffers
-
-
-def _read_small(held: Held, unread: UnreadInput) -> None:
-    try:
-        unread.read()
-    except TpxError as exc:
-        unread.memory[:] = bytes(len(unread.memory))  # the model gets zeros, and its answer is dropped
-        held.fail(exc)
+            held.responded(response, final=False)
+        return at
 
 
 def _is_after(number: int, begun: int) -> bool:
@@ -576,6 +563,9 @@ class _WarmUp:
             self._left -= 1
             if not self._left:
                 self._finish(self._error)
+
+    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
+        """Do nothing: requests for a warm-up have no `pieces`."""
 
     def again(self, request: InferRequest) -> None:  # noqa: ARG002
         """Refuse: rescheduling a warm-up request would never end, and one execution warms enough."""

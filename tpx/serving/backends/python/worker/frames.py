@@ -53,7 +53,10 @@ TENSORS, ERROR, NOTHING, AGAIN = range(4)
 """Status of an entry: tensors, an error, nothing (a sender responds), or rescheduled."""
 FINAL = 1
 EMPTY = 2
-"""Flags of a response: final; without tensors."""
+COUNTED = 4
+"""Flags of a response: final; without tensors; followed by numbers of tokens."""
+COUNTS = struct.Struct("<II")
+"""Tokens of the prompt, and generated ones; behind an empty response."""
 
 INLINE = 2**64 - 1
 """Location of a tensor whose bytes are in the frame."""
@@ -128,7 +131,7 @@ def add_tensors(parts: list[Buffer], buffers: Sequence[_Tensor], memory: Memory[
     parts += cast("list[Buffer]", inline)  # small tensors are in this process
 
 
-def take_tensors(frame: memoryview, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:
+def take_tensors(frame: Buffer, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:
     """Return the bytes of `count` tensors, copies of small ones, and the position after them."""
     data_at = at + count * LOCATION.size
     buffers: list[Buffer] = []

@@ -6,7 +6,7 @@ from tpx.serving.backends.python.worker.calls import RUNTIME
 from tpx.serving.backends.python.worker.metrics import Metric, MetricFamily, MetricKind
 
 if TYPE_CHECKING:
-    from tpx.serving.backends.llamacpp.engine import Generation
+    from tpx.serving.backends.language.generation import Generation
 
 _SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
 _TOKEN_SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5]

@@ -1,7 +1,7 @@
 """Answers of the engine as its clients want them: OpenAI's JSON or tensors, whole or as a stream.
 
-A view takes the chunks of one request in order, each as llama.cpp's JSON. The last chunk of a choice has its
-timings, which say how many tokens it had.
+A view takes the chunks of one request in order, as JSON: those of a stream of OpenAI's API. The last chunk of
+a choice has llama.cpp's `timings` too, which say how many tokens it had.
 """
 
 import json
@@ -70,6 +70,8 @@ class View(Protocol):
     """Sends the answers of one request."""
 
     usage: TokenCounts
+    streams: bool
+    """True if a response is sent per token."""
 
     def take(self, data: bytes) -> None:
         """Take a chunk."""
@@ -80,6 +82,8 @@ class View(Protocol):
 
 class OpenAiStream:
     """Passes chunks on as they are, except the last of each choice."""
+
+    streams = True
 
     def __init__(self, post: Post, choices: int, *, include_usage: bool, legacy_logprobs: int) -> None:
         self.usage = TokenCounts(choices)
@@ -113,6 +117,8 @@ class OpenAiStream:
 
 class OpenAiWhole:
     """Joins chunks to one response."""
+
+    streams = False
 
     def __init__(self, post: Post, choices: int, *, legacy_logprobs: int) -> None:
         self.usage = TokenCounts(choices)
@@ -211,7 +217,7 @@ class TextView:
         """Answer with `prompt` before the text; `wanted` are outputs besides it."""
         self.usage = TokenCounts(1)
         self._post = post
-        self._stream = stream
+        self.streams = stream
         self._wanted = wanted
         self._text = prompt
         self._prompt_tokens = 0
@@ -224,8 +230,8 @@ class TextView:
         if timings is not None:
             self.usage.add(timings)
         reason = choice["finish_reason"]
-        if self._stream or reason:
-            self._send(reason or "None", tokens=self.usage.completion if not self._stream else not reason)
+        if self.streams or reason:
+            self._send(reason or "None", tokens=self.usage.completion if not self.streams else not reason)
             self._text = b""
 
     def _send(self, reason: str, *, tokens: int) -> None:

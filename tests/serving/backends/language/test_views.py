@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpx.serving.backends.llamacpp.views import (
+from tpx.serving.backends.language.views import (
     LegacyLogprobs,
     OpenAiStream,
     OpenAiWhole,

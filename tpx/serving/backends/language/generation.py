@@ -1,0 +1,272 @@
+"""The process of an engine, as a Python model: the queue, the requests that are computed, and their answers.
+
+A thread per sequence hands a request to the engine and waits there; the engine batches the sequences of all
+threads and gives each chunk to its request. Taking a chunk posts it and returns: it never waits for a client.
+"""
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from tpx.errors import InvalidRequest
+from tpx.protocol.json_values import JsonObject
+from tpx.protocol.openai import OpenAiRequest, decode
+from tpx.serving.backends.language.metrics import EngineMetrics
+from tpx.serving.backends.language.tensors import from_tensors
+from tpx.serving.backends.language.views import REQUEST, OpenAiStream, OpenAiWhole, TextView, View
+from tpx.serving.backends.python.worker import frames
+from tpx.serving.backends.python.worker.errors import ErrorCode
+from tpx.serving.backends.python.worker.execution import Execution
+from tpx.serving.backends.python.worker.outbox import Fields, Outbox
+from tpx.serving.backends.python.worker.request import InferenceRequest
+
+_clock = time.perf_counter_ns
+_BEHIND = "the client reads too slowly: the generation was cancelled"
+_CANCELLED = "the request was cancelled"
+
+
+class TextEngine(Protocol):
+    """Computes requests, several at a time."""
+
+    embeds: bool
+    """True if it computes embeddings, and no text."""
+
+    def adapt(self, asked: OpenAiRequest) -> object:
+        """Return a request as the engine takes it. Raises InvalidRequest, with the field at fault."""
+
+    def run(self, generation: "Generation") -> None:
+        """Compute the request `generation.body` until its end, or until `generation.take` returns True.
+
+        Blocks; called from up to `n_parallel` threads. Raises ValueError or RuntimeError for a request that
+        the engine refuses.
+        """
+
+
+class LanguageModel:
+    """The model as the worker runs it; each engine's `TritonPythonModel` is one."""
+
+    def __init__(self, start: Callable[[JsonObject, str], TextEngine]) -> None:
+        """`start` loads an engine by its settings and the name of the model."""
+        self._start = start
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the model and start the threads."""
+        settings = json.loads(args["engine"])
+        self._name = args["model_name"]
+        self._parallel: int = settings["n_parallel"]
+        self._most_waiting: int = settings["max_queue_size"]
+        self._metrics = EngineMetrics(self._name, args["model_version"], settings["n_ctx"])
+        self._engine = self._start(settings, self._name)
+        self._outbox: Outbox | None = None
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: deque[Generation] = deque()
+        self._running: set[Generation] = set()
+        for index in range(self._parallel):
+            threading.Thread(target=self._work, name=f"tpx-sequence-{index}", daemon=True).start()
+
+    def execute(self, requests: list[InferenceRequest]) -> None:
+        """Queue requests."""
+        for request in requests:
+            execution = request._execution
+            assert execution is not None
+            if self._outbox is None:
+                self._outbox = Outbox(execution)
+            generation = Generation(request, execution, self._outbox)
+            try:
+                self._parse(request, generation)
+            except InvalidRequest as exc:
+                generation.finish(exc.message, ErrorCode.INVALID_ARG)
+            else:
+                self._queue(generation)
+
+    def _parse(self, request: InferenceRequest, generation: "Generation") -> None:
+        """Set what the engine has to do. Raises InvalidRequest."""
+        view: View
+        values: JsonObject = {}
+        for tensor in request.inputs():
+            array = tensor.as_numpy()
+            if array.size != 1:
+                raise InvalidRequest(f"{tensor.name()}: must have one element, got {array.size}")
+            values[tensor.name()] = array.reshape(-1)[0]
+        if REQUEST in values:
+            others = sorted(values.keys() - {REQUEST})
+            if others:
+                raise InvalidRequest(f"{others[0]}: not allowed together with {REQUEST}")
+            asked = decode(values[REQUEST])
+            legacy = asked.fields.get("logprobs", -1) if asked.endpoint == "completions" else -1
+            choices = asked.fields.get("n", 1)
+            view = (
+                OpenAiStream(
+                    generation.post, choices, include_usage=asked.include_usage, legacy_logprobs=legacy
+                )
+                if asked.stream
+                else OpenAiWhole(generation.post, choices, legacy_logprobs=legacy)
+            )
+        elif "text_input" in values:
+            asked = from_tensors(values["text_input"], values.get("sampling_parameters", b""))
+            stream = bool(values.get("stream", False))
+            exclude = bool(values.get("exclude_input_in_output", stream))
+            if stream and not exclude:
+                raise InvalidRequest("exclude_input_in_output: must not be false while streaming")
+            wanted = frozenset(
+                name.removeprefix("return_") for name in values if name.startswith("return_") and values[name]
+            )
+            prefix = b"" if exclude else values["text_input"]
+            view = TextView(generation.post, prefix, stream=stream, wanted=wanted)
+        else:
+            raise InvalidRequest(f"text_input: this input or {REQUEST} is required")
+        if (asked.endpoint == "embeddings") != self._engine.embeds:
+            does = (
+                "embeddings only" if self._engine.embeds else "text only (its parameter embeddings is false)"
+            )
+            raise InvalidRequest(f"model '{self._name}' makes {does}")
+        generation.endpoint, generation.view = asked.endpoint, view
+        generation.body = self._engine.adapt(asked)
+
+    def _queue(self, generation: "Generation") -> None:
+        with self._changed:
+            if self._full:
+                self._drop_cancelled()
+            full = self._full
+            if not full:
+                self._waiting.append(generation)
+                self._changed.notify()
+        if full:
+            text = f"Exceeds maximum queue size of model '{self._name}': {self._most_waiting} requests wait"
+            generation.finish(text, frames.OVERLOADED)
+        self._note_load()
+
+    @property
+    def _full(self) -> bool:
+        return len(self._waiting) + len(self._running) >= self._most_waiting + self._parallel
+
+    def _drop_cancelled(self) -> None:
+        for _ in range(len(self._waiting)):
+            generation = self._waiting.popleft()
+            if generation.cancelled:
+                generation.finish(_CANCELLED, ErrorCode.CANCELLED)
+            else:
+                self._waiting.append(generation)
+
+    def _work(self) -> None:
+        """Run one request after another."""
+        changed = self._changed
+        while True:
+            with changed:
+                while not self._waiting:
+                    changed.wait()
+                generation = self._waiting.popleft()
+                self._running.add(generation)
+            self._note_load()
+            generation.run(self._engine)
+            with changed:
+                self._running.discard(generation)
+            self._metrics.ended(generation)
+            self._note_load()
+
+    def _note_load(self) -> None:
+        with self._changed:
+            running = list(self._running)
+            waiting = len(self._waiting)
+        self._metrics.note_load(len(running), waiting, sum(each.tokens for each in running))
+
+
+class Generation:
+    """One request in the engine."""
+
+    endpoint: str
+    view: View
+    body: object
+    """The request as the engine takes it."""
+
+    def __init__(self, request: InferenceRequest, execution: Execution, outbox: Outbox) -> None:
+        self._handle = request._handle
+        self._sender = request.get_response_sender()
+        self._outbox = outbox
+        self._execution = execution
+        self.arrived_ns = _clock()
+        self.first_ns = 0
+        self.last_ns = 0
+        self.prompt_tokens = 0
+        self.made = 0
+        """Chunks made: about as many tokens."""
+        self._streams = False
+        self._behind = False
+        self._error: tuple[str, int] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return self._handle in self._execution.cancelled
+
+    @property
+    def succeeded(self) -> bool:
+        return self._error is None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in the cache of the engine, as far as known."""
+        return self.prompt_tokens + self.made
+
+    def post(self, fields: Fields) -> None:
+        """Send a response."""
+        if not self._outbox.post(self._handle, fields):
+            self._behind = True
+
+    def finish(self, error: str = "", code: int = 0) -> None:
+        """Send the final response."""
+        if self._streams:
+            self._outbox.expect(-1)
+        self._sender._close()  # so that it sends no final flag of its own when it is dropped
+        if error:
+            self._outbox.fail(self._handle, error, code)
+        else:
+            usage = self.view.usage
+            self._outbox.finish(self._handle, usage.prompt or self.prompt_tokens, usage.completion)
+
+    def run(self, engine: TextEngine) -> None:
+        """Generate until the end; blocks."""
+        try:
+            if not self.cancelled:
+                engine.run(self)
+            if self._error is None and self.cancelled:
+                self._error = _CANCELLED, ErrorCode.CANCELLED
+            if self._error is None and self.endpoint != "embeddings":
+                self.view.end()
+        except (ValueError, RuntimeError) as exc:  # the engine refuses the request
+            self._error = str(exc), ErrorCode.INVALID_ARG
+        except Exception as exc:  # noqa: BLE001 (one request's boundary)
+            self._error = f"{type(exc).__name__}: {exc}", ErrorCode.INTERNAL
+        self.finish(*(self._error or ()))
+
+    def refuse(self, message: str, code: int) -> None:
+        """End with an error."""
+        self._error = message, code
+
+    def note_prompt(self, tokens: int) -> None:
+        """Note the size of the prompt, which is known before the first chunk."""
+        self.prompt_tokens = tokens
+        if isinstance(self.view, TextView):
+            self.view.note_prompt(tokens)
+
+    def take(self, data: bytes) -> bool:
+        """Take a chunk, or nothing. Return True if the engine must cancel the request."""
+        try:
+            if self._handle in self._execution.cancelled:
+                self._error = _CANCELLED, ErrorCode.CANCELLED
+            elif data:
+                self.last_ns = _clock()
+                if not self.made:
+                    self.first_ns = self.last_ns
+                    if self.view.streams:
+                        self._streams = True
+                        self._outbox.expect(1)
+                self.made += 1
+                self.view.take(data)
+                if self._behind:
+                    self._error = _BEHIND, ErrorCode.UNAVAILABLE
+        except Exception as exc:  # noqa: BLE001 (must not pass through the engine)
+            self._error = f"{type(exc).__name__}: {exc}", ErrorCode.INTERNAL
+        return self._error is not None

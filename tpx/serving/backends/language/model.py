@@ -1,0 +1,119 @@
+"""Models of language engines in the server: their configuration, and the processes of their engines."""
+
+import json
+from collections.abc import Callable
+from dataclasses import Field, asdict, replace
+from pathlib import Path
+from typing import ClassVar, Protocol, cast
+
+from tpx.errors import ConfigError, LoadError
+from tpx.options import nearest
+from tpx.processors import usable_processors
+from tpx.protocol import messages
+from tpx.protocol.datatypes import BY_NAME
+from tpx.protocol.messages import DataType, ModelConfig
+from tpx.protocol.model_config import inputs_and_outputs, path_of
+from tpx.serving.backends.contract import InstanceSpec, ModelFiles
+from tpx.serving.backends.language.views import INPUTS, OUTPUTS
+from tpx.serving.backends.parameters import GivenParameters
+from tpx.serving.backends.python.backend import PythonModel
+from tpx.serving.backends.python.instance import PythonInstance
+
+
+class EngineParameters(Protocol):
+    """Settings of an engine, a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+def given_parameters(config: ModelConfig, known: frozenset[str], backend: str) -> GivenParameters:
+    """Return the parameters of a model. Raises ConfigError for one that is not `known`."""
+    given = GivenParameters.of_model(config)
+    for key in given.words:
+        if key not in known:
+            raise given.refuse(
+                key,
+                f"model '{config.name}' has no parameter '{key}'{nearest(key, known)} ({backend} has: "
+                f"{', '.join(sorted(known))})",
+            )
+    return given
+
+
+def engine_threads(config: ModelConfig, given: GivenParameters) -> int:
+    """Return the threads of an engine. One core is left to the server: all wait for the slowest."""
+    instances = max(1, sum(group.count for group in config.instance_group))
+    return given.threads("threads", least=1) or max(1, int(usable_processors() - 1) // instances)
+
+
+def engine_process(files: ModelFiles, runtime: Path, backend: str) -> PythonModel:
+    """Return what starts engines. Raises LoadError and ConfigError."""
+    if files.host is None:
+        raise LoadError(f"model '{files.model_name}': engines run only in a server")
+    for key in files.settings:
+        if key != "default-max-batch-size":  # of all backends
+            raise ConfigError(f"--backend-config {backend} has no key '{key}' (a model has parameters)")
+    return PythonModel(replace(files, settings={}), runtime, files.host, based=True)
+
+
+class LanguageModelVersion:
+    """A version of a model."""
+
+    inline = False
+    makes_responses = True
+
+    def __init__(
+        self, process: PythonModel, settings: Callable[[ModelConfig], EngineParameters], backend: str
+    ) -> None:
+        """`settings` returns those of an engine. Raises ConfigError."""
+        self._process = process
+        self._settings = settings
+        self._backend = backend
+
+    def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
+        for name, datatype in INPUTS.items() if not config.input else ():
+            kind = cast("DataType", BY_NAME[datatype].number)
+            config.input.add(name=name, data_type=kind, dims=[1], optional=True)
+        for name, datatype in OUTPUTS.items() if not config.output else ():
+            kind = cast("DataType", BY_NAME[datatype].number)
+            config.output.add(name=name, data_type=kind, dims=[-1])
+        config.model_transaction_policy.decoupled = True
+
+    def check(self, config: ModelConfig) -> None:
+        self._settings(config)
+        if config.max_batch_size:
+            raise ConfigError(
+                f"max_batch_size of model '{config.name}' must be 0: the engine batches by itself, up to "
+                "the parameter n_parallel",
+                field="max_batch_size",
+            )
+        if not config.model_transaction_policy.decoupled:
+            raise ConfigError(
+                f"model '{config.name}' must be decoupled: the engine sends a response per token",
+                field="model_transaction_policy.decoupled",
+            )
+        for tensor in inputs_and_outputs(config):
+            wanted = INPUTS if tensor.DESCRIPTOR.name == "ModelInput" else OUTPUTS
+            datatype = wanted.get(tensor.name)
+            if datatype is None or tensor.data_type != BY_NAME[datatype].number:
+                words = ", ".join(
+                    f"{name} {BY_NAME[datatype].config_name}" for name, datatype in wanted.items()
+                )
+                raise ConfigError(
+                    f"model '{config.name}' has no tensor '{tensor.name}' of this type "
+                    f"({self._backend} has: {words})",
+                    field=path_of(config, tensor, "name"),
+                )
+        for index, group in enumerate(config.instance_group):
+            if group.kind == messages.ModelInstanceGroup.KIND_GPU:
+                raise ConfigError(
+                    f"instance groups of model '{config.name}' must be KIND_CPU: a parameter of the model "
+                    "moves it to a GPU",
+                    field=f"instance_group[{index}].kind",
+                )
+
+    def executor(self, spec: InstanceSpec, config: ModelConfig) -> PythonInstance:
+        settings = self._settings(config)
+        return self._process.executor(spec, config, arguments={"engine": json.dumps(asdict(settings))})
+
+    def close(self) -> None:
+        self._process.close()

@@ -1,0 +1,226 @@
+"""The process of an engine: OpenVINO GenAI's pipeline, run as the `model.py` of a Python model.
+
+One thread advances all sequences by a token per step. A request is added from its own thread, which then
+waits for the end.
+"""
+
+import json
+import secrets
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol, cast
+
+import numpy as np
+import openvino
+import openvino_genai
+
+from tpx.protocol.json_checks import FieldRefused
+from tpx.protocol.json_values import JsonObject
+from tpx.protocol.openai import OpenAiRequest
+from tpx.serving.backends.language.generation import Generation, LanguageModel
+from tpx.serving.backends.openvino_genai.adapting import Generated, adapt
+from tpx.serving.backends.openvino_genai.texts import TextStream, TokenTexts
+
+_BLOCK = 32
+"""Tokens of a block of the cache on a CPU."""
+
+
+class PipelineOutput(Protocol):
+    """New tokens of a sequence."""
+
+    generated_ids: Sequence[int]
+    finish_reason: object
+
+
+class PipelineHandle(Protocol):
+    """Methods of the pipeline's requests."""
+
+    def can_read(self) -> bool: ...
+    def read(self) -> Mapping[int, PipelineOutput]:
+        """Return the output of each sequence since the last call."""
+
+    def get_status(self) -> object: ...
+    def cancel(self) -> None: ...
+
+
+class OpenVinoGenAiEngine:
+    """Implements TextEngine."""
+
+    embeds = False
+
+    def __init__(self, settings: JsonObject, name: str) -> None:
+        self._name = name
+        self._context: int = settings["n_ctx"]
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.max_num_seqs = settings["n_parallel"]
+        scheduler.max_num_batched_tokens = settings["n_batch"]
+        scheduler.cache_size = 0
+        # one block more: a sequence that fills the cache is cut off before its last tokens
+        scheduler.num_kv_blocks = -(-self._context // _BLOCK) + 1
+        scheduler.enable_prefix_caching = True
+        device = settings["device"]
+        properties = {"INFERENCE_NUM_THREADS": settings["threads"]} if device == "CPU" else {}
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            settings["path"], scheduler, device, properties
+        )
+        self._tokenizer = self._pipeline.get_tokenizer()
+        if settings["chat_template"]:
+            self._tokenizer.set_chat_template(settings["chat_template"])
+        self._texts = TokenTexts(self._tokenizer.decode, self._encode("a", special=False))
+        self._running: dict[int, _PipelineSequence] = {}
+        self._numbers = 0
+        self._changed = threading.Condition(threading.Lock())
+        threading.Thread(target=self._advance, name="tpx-steps", daemon=True).start()
+
+    def adapt(self, asked: OpenAiRequest) -> Generated:
+        if asked.endpoint == "chat/completions" and not self._tokenizer.chat_template:
+            raise FieldRefused("messages", "the model has no chat template: use /v1/completions")
+        return adapt(asked)
+
+    def run(self, generation: Generation) -> None:
+        wanted = cast("Generated", generation.body)
+        tokens = self._tokens(wanted)
+        generation.note_prompt(len(tokens))
+        room = self._context - len(tokens)
+        if room < 1:
+            what = "messages" if wanted.chat else "prompt"
+            raise ValueError(f"{what}: has {len(tokens)} tokens, and the model's context {self._context}")
+        config = self._pipeline.get_config()
+        for name, value in wanted.settings.items():
+            setattr(config, name, value)
+        config.max_new_tokens = min(wanted.settings.get("max_new_tokens", room), room)
+        if wanted.schema:
+            config.structured_output_config = openvino_genai.StructuredOutputConfig(json_schema=wanted.schema)
+        config.validate()
+        sequence = _PipelineSequence(
+            generation, self._name, TextStream(self._texts, wanted.stops), len(tokens)
+        )
+        if wanted.echo:
+            sequence.prefix = (
+                wanted.prompt if isinstance(wanted.prompt, str) else self._tokenizer.decode(tokens)
+            )
+        with self._changed:
+            self._numbers += 1
+            sequence.handle = self._pipeline.add_request(
+                self._numbers, openvino.Tensor(np.array([tokens], np.int64)), config
+            )
+            self._running[self._numbers] = sequence
+            self._changed.notify()
+        sequence.ended.wait()
+        if sequence.failure:
+            raise RuntimeError(sequence.failure)
+
+    def _tokens(self, wanted: Generated) -> list[int]:
+        if isinstance(wanted.prompt, str):
+            return self._encode(wanted.prompt, special=True)
+        if not wanted.chat:
+            return list(cast("Sequence[int]", wanted.prompt))
+        try:
+            text = self._tokenizer.apply_chat_template(
+                wanted.prompt, True, extra_context=dict(wanted.template_values)
+            )
+        except RuntimeError as exc:
+            raise ValueError(f"messages: the chat template fails: {exc}") from exc
+        return self._encode(text, special=False)
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
+        encoded = self._tokenizer.encode(text, add_special_tokens=special)
+        return [int(token) for token in encoded.input_ids.data[0]]
+
+    def _advance(self) -> None:
+        """Compute steps as long as there are requests."""
+        while True:
+            with self._changed:
+                while not self._running:
+                    self._changed.wait()
+                running = list(self._running.items())
+            failure = ""
+            try:
+                self._pipeline.step()
+            except RuntimeError as exc:  # of the pipeline: no request can go on
+                failure = str(exc)
+            for number, sequence in running:
+                if sequence.read(failure):
+                    with self._changed:
+                        del self._running[number]
+                    sequence.ended.set()
+
+
+class _PipelineSequence:
+    """A request in the pipeline, and its chunks."""
+
+    handle: PipelineHandle
+
+    def __init__(self, generation: Generation, model: str, text: TextStream, prompt_tokens: int) -> None:
+        self.ended = threading.Event()
+        self.failure = ""
+        self.prefix = ""
+        """The prompt, if the text begins with it."""
+        self._generation = generation
+        self._text = text
+        self._prompt_tokens = prompt_tokens
+        self._made = 0
+        chat = generation.endpoint == "chat/completions"
+        self._key = "delta" if chat else "text"
+        head = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}",
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": int(datetime.now(UTC).timestamp()),
+            "model": model,
+        }
+        self._head = json.dumps(head, separators=(",", ":"))[:-1]
+        self._role: JsonObject = {"role": "assistant"} if chat else {}
+
+    def read(self, failure: str) -> bool:
+        """Send what a step has made. Return True at the end."""
+        self.failure = failure
+        reason = "stop" if failure else ""
+        pieces = ""
+        while self.handle.can_read():
+            for output in self.handle.read().values():
+                self._made += len(output.generated_ids)
+                pieces += self._text.add(output.generated_ids)
+                if output.finish_reason == openvino_genai.GenerationFinishReason.STOP:
+                    reason = "stop"
+                elif output.finish_reason == openvino_genai.GenerationFinishReason.LENGTH:
+                    reason = "length"
+        if not reason and self.handle.get_status() != openvino_genai.GenerationStatus.RUNNING:
+            reason = "length"  # the cache is full
+        if self._text.stopped:
+            reason = "stop"
+        elif reason:
+            pieces += self._text.end()
+        gone = self._generation.take(self._chunk(pieces) if pieces and not failure else b"")
+        if reason and not (gone or failure):
+            self._generation.take(self._last(reason))
+        if (gone or reason) and self.handle.get_status() == openvino_genai.GenerationStatus.RUNNING:
+            self.handle.cancel()
+        return bool(gone or reason)
+
+    def _chunk(self, piece: str) -> bytes:
+        """Return a chunk; built as text, because there is one per token."""
+        text = json.dumps(self.prefix + piece)
+        self.prefix = ""
+        if self._key == "text":
+            choice = f'"text":{text}'
+        else:
+            role = '"role":"assistant",' if self._role else ""
+            self._role = {}
+            choice = f'"delta":{{{role}"content":{text}}}'
+        return (
+            f'{self._head},"choices":[{{"index":0,{choice},"logprobs":null,"finish_reason":null}}]}}'
+        ).encode()
+
+    def _last(self, reason: str) -> bytes:
+        """Return the chunk with the reason of the end and the numbers of tokens."""
+        end = {"text": self.prefix} if self._key == "text" else {"delta": self._role}
+        choice = {"index": 0, **end, "logprobs": None, "finish_reason": reason}
+        timings = {"prompt_n": self._prompt_tokens, "cache_n": 0, "predicted_n": self._made}
+        rest = json.dumps({"choices": [choice], "timings": timings}, separators=(",", ":"))
+        return f"{self._head},{rest[1:]}".encode()
+
+
+TritonPythonModel = partial(LanguageModel, OpenVinoGenAiEngine)
+"""The model as the worker runs it."""
