@@ -19,8 +19,8 @@ from tests.serving.live import SERVICE, floats, infer_message, outputs_of
 from tests.serving.onnx_files import doubling, write_model
 from tests.waiting import eventually
 from tpx.protocol import messages
-from tpx.serving.transport.channel import HEAPS
-from tpx.serving.transport.ring import RING_BYTES
+from tpx.serving.processes.channel import HEAPS
+from tpx.serving.processes.ring import RING_BYTES
 
 COUNT = 2
 POSITION = 4096 + 4096 + RING_BYTES + 128

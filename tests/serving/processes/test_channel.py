@@ -10,14 +10,14 @@ import pytest
 
 from tests.waiting import until
 from tpx.errors import Overloaded
-from tpx.serving.processes.channel import Descriptors, FrameChannel
-from tpx.serving.transport.channel import HEAPS, ChannelBroken, ReceivedFrame
-from tpx.serving.transport.heap import RELEASED_BYTES, ReleasedPlaces
-from tpx.serving.transport.ring import (
+from tpx.serving.processes.channel import HEAPS, ChannelBroken, Descriptors, FrameChannel, ReceivedFrame
+from tpx.serving.processes.ring import (
     COUNTERS_BYTES,
     INLINE_BYTES,
+    RELEASED_BYTES,
     RING_BYTES,
     Arrived,
+    ReleasedPlaces,
 )
 
 MIB = 1 << 20
@@ -136,6 +136,7 @@ def test_a_block_is_released_ahead_of_the_frames_that_wait() -> None:
             for number in range(100):
                 frontend.channel.send(KIND, number=number)
             frontend.frames.clear()
+            frontend.channel.let_go()
             assert (engine.channel.blocks, engine.frames) == (0, [])
             await until(lambda: len(engine.frames) == 100)
 
@@ -193,7 +194,7 @@ def test_more_blocks_are_released_than_can_be_noted_at_once() -> None:
 def test_the_release_of_a_block_that_is_not_used_breaks_the_channel(place: int) -> None:
     async def run() -> None:
         async with _ends() as (frontend, engine):
-            assert ReleasedPlaces(frontend.memory, HEAPS - 2 * RELEASED_BYTES).add(place)
+            assert ReleasedPlaces(frontend.memory, HEAPS - RELEASED_BYTES).add(place)
             engine.channel.send(KIND, parts=[bytes(MIB)])
             assert engine.broken
             assert not frontend.broken

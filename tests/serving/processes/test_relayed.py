@@ -11,10 +11,10 @@ from tpx.serving.frontends.grpc_verbs import Rpc
 from tpx.serving.frontends.http_verbs import route
 from tpx.serving.frontends.openai import openai
 from tpx.serving.processes import wire
+from tpx.serving.processes.channel import ReceivedFrame
 from tpx.serving.processes.relayed import VerbRelay
 from tpx.serving.processes.remote import OnAnswer, OnError
 from tpx.serving.processes.wire import FrameKind
-from tpx.serving.transport.channel import ReceivedFrame
 
 MANY = 100
 

@@ -9,5 +9,6 @@ which `remote` replaces the data plane. `hub` accepts the frontends in the engin
 of them calls the data plane. `relayed` has both sides of verbs other than inference. Short requests go
 from the ring to `serving/fast_path.py`, and between HTTP or gRPC and the ring in `remote`'s fast path.
 
-The processes communicate over a `channel` of `serving/transport`. `wire` defines the content of its frames.
+The processes communicate over a `channel` in shared memory: a `ring` of frames per direction, and a
+`heap` of blocks for large messages. `wire` defines the content of the frames.
 """

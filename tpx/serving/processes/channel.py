@@ -6,33 +6,57 @@ sent later. A block is free again when the receiver has released its last view o
 """
 
 import asyncio
+import fcntl
+import mmap
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
+
 from tpx.errors import Overloaded
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer
-from tpx.serving.transport.channel import (
-    ALIGNMENT,
-    HEAP_BYTES,
-    ChannelBroken,
-    ChannelEnd,
-    create_memory,
+from tpx.serving.processes.heap import Heap
+from tpx.serving.processes.ring import (
+    INLINE,
+    INLINE_BYTES,
+    RELEASED_BYTES,
+    RING_BYTES,
+    Arrived,
+    FrameHead,
+    FrameRing,
+    PlainHead,
+    ReleasedPlaces,
+    fence,
 )
-from tpx.serving.transport.ring import INLINE_BYTES, Arrived, FrameHead, PlainHead, fence
 
+HEAP_BYTES = 32 << 30
+"""Address space, not memory, for the blocks of one direction: two messages of gRPC's maximum size."""
+_GAUGES_BYTES = 4096
+_RING_ROOM = 4096 + RING_BYTES  # a multiple of the page size, so that the heaps are page-aligned
+_RELEASED = _GAUGES_BYTES + 2 * _RING_ROOM
+HEAPS = _RELEASED + 2 * RELEASED_BYTES
+"""Position of the blocks of a frontend, followed by those of the engine."""
+_TOTAL = HEAPS + 2 * HEAP_BYTES
+_ALIGNMENT = 64
 _LOOK_EVERY_S = 1
 _AT_ONCE = 256
 """Maximum frames taken in one turn of the event loop."""
 _AMPLE = 3 / 4
 """Fraction of the limit above which the peer has a backlog: models that produce responses ahead pause."""
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a peer that shrinks the memory would cause SIGBUS here
 GENERATION, READY, CONNECTIONS, CLOSING = 0, 1, 16, 17
 """Indexes of the gauges. The engine writes the generation of its models and its readiness; the frontend
 writes its number of connections, and whether it has stopped accepting them.
 """
+
+
+class ChannelBroken(Exception):
+    """Raised for data that a correct peer cannot have written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +70,11 @@ class Descriptors:
     @classmethod
     def new(cls) -> "Descriptors":
         """Create them. Raises OSError."""
+        memory = os.memfd_create("tpx-frontend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(memory, _TOTAL)
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
         flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
-        return cls(
-            memory=create_memory("tpx-frontend"),
-            wakes_engine=os.eventfd(0, flags),
-            wakes_frontend=os.eventfd(0, flags),
-        )
+        return cls(memory=memory, wakes_engine=os.eventfd(0, flags), wakes_frontend=os.eventfd(0, flags))
 
     @classmethod
     def received(cls, descriptors: Sequence[int]) -> "Descriptors":
@@ -64,6 +87,19 @@ class Descriptors:
     def close(self) -> None:
         for descriptor in (self.memory, self.wakes_engine, self.wakes_frontend):
             os.close(descriptor)
+
+
+@dataclass(slots=True)
+class ReceivedFrame:
+    """A frame as received; a view of `payload` keeps its block in use."""
+
+    kind: int
+    flags: int
+    number: int
+    template: int
+    generation: int
+    meta: Buffer
+    payload: Buffer
 
 
 OnFrames = Callable[["FrameChannel", Iterator[Arrived]], None]
@@ -89,23 +125,24 @@ class FrameChannel:
 
         Raises ChannelBroken if the size of the memory is wrong or can change.
         """
+        memory = descriptors.memory
+        if os.fstat(memory).st_size != _TOTAL or fcntl.fcntl(memory, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise ChannelBroken("the memory of a frontend has another size, or may get one")
         self._descriptors = descriptors
-        self._budget = budget or MemoryBudget()
-        wake, self._woken = descriptors.wakes_frontend, descriptors.wakes_engine
-        if not is_engine:
-            wake, self._woken = self._woken, wake
-        self._end = ChannelEnd(
-            descriptors.memory,
-            wake,
-            is_first=not is_engine,
-            limit_bytes=limit_bytes,
-            charge=self._budget.take,
-        )
-        self._heap, self._outgoing = self._end.heap, self._end.outgoing
-        self.gauges = self._end.gauges
+        self._memory = mmap.mmap(memory, _TOTAL)
+        view = memoryview(self._memory)
+        self.gauges = view[:_GAUGES_BYTES].cast("Q")
         """Words that one side writes and the other may read at any time."""
-        self.open = self._end.open
-        """Yields frames with their metadata and payload. Raises ChannelBroken."""
+        rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
+        self._incoming, self._outgoing = rings if is_engine else reversed(rings)
+        peer_heap, own_heap = (HEAPS, HEAPS + HEAP_BYTES)[:: 1 if is_engine else -1]
+        self._theirs = range(peer_heap, peer_heap + HEAP_BYTES)
+        self._budget = budget or MemoryBudget()
+        self._heap = Heap(self._memory, own_heap, HEAP_BYTES, limit_bytes, self._budget.take)
+        released = [ReleasedPlaces(view, _RELEASED), ReleasedPlaces(view, _RELEASED + RELEASED_BYTES)]
+        self._released, self._releases = reversed(released) if is_engine else released
+        self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
+        self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
         self._on_frames = on_frames
         self._on_broken = on_broken
         self._is_engine = is_engine
@@ -117,16 +154,21 @@ class FrameChannel:
         """True while frames queue for room, or the peer holds so much that the limit is near."""
         self.on_backlog: Callable[[bool], None] = lambda _: None
         """Called when `backlog` changes."""
-        self._takes_on = self._publishes = False
+        self._blocks: dict[int, tuple[weakref.ref[Array], int]] = {}
+        """The peer's blocks that are viewed here, by the id of a weak reference: arrays are not hashable."""
+        self._done: deque[int] = deque()
+        """Positions of the peer's blocks that are no longer viewed here."""
+        self._takes_on = self._publishes = self._closed = False
         self._draining = False
         """True during `drain`, which publishes at its end everything sent meanwhile."""
         self._loop.add_reader(self._woken, self._on_wake)
+        self._incoming.sleeps[0] = 1  # the first frame must wake this side
         self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._poll)
 
     @property
     def closed(self) -> bool:
         """True after `close`, when nothing is sent or received any more."""
-        return self._end.closed
+        return self._closed
 
     @property
     def blocks(self) -> int:
@@ -147,13 +189,13 @@ class FrameChannel:
 
     def post(self, head: FrameHead, meta: bytes, parts: Sequence[Buffer]) -> None:
         """Send a frame like `send`, with its head as a tuple; used for most frames."""
-        if self.closed:
+        if self._closed:
             return
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         frame = head, meta, parts, size
         if size + len(meta) > INLINE_BYTES:
             self._admit_large(len(meta) + size)
-        if self._waiting or not self._end.write(*frame):
+        if self._waiting or not self._write_frame(frame):
             self._waiting.append(frame)
             self._waiting_bytes += size
             self._send_waiting()
@@ -167,7 +209,7 @@ class FrameChannel:
     def _admit_large(self, size: int) -> None:
         """Make room for a message that needs a block. Raises Overloaded."""
         self._reclaim()
-        if not self._heap.fits(size + ALIGNMENT):
+        if not self._heap.fits(size + _ALIGNMENT):
             raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
         held = self._heap.used_bytes + self._waiting_bytes
         if held and held + size > self._limit_bytes:
@@ -187,7 +229,7 @@ class FrameChannel:
 
     def allocate(self, size: int) -> Array | None:
         """Return memory whose parts are sent without a copy; None if there is no room."""
-        if self.closed:
+        if self._closed:
             return None
         self._reclaim()
         return self._heap.allocate(size)
@@ -195,9 +237,38 @@ class FrameChannel:
     def _reclaim(self) -> None:
         """Free the blocks that neither side needs any more."""
         try:
-            self._end.reclaim()
-        except ChannelBroken as exc:
+            for place in self._released.take():
+                self._heap.give(place)
+        except (KeyError, ValueError) as exc:
             self._on_broken(exc)
+        self._heap.reclaim()
+
+    def _write_frame(self, frame: _Waiting) -> bool:
+        head, meta, parts, size = frame
+        if len(meta) + size <= INLINE_BYTES:
+            memory = self._outgoing.write(head, meta, size, INLINE)
+            if memory is None:
+                return False
+            _copy_parts(memory, parts)
+            return True
+        lent = self._heap.lend(parts) if len(meta) <= INLINE_BYTES else None
+        if lent is not None:
+            if self._outgoing.write(head, meta, size, lent) is not None:
+                return True
+            self._heap.give(lent)
+            return False
+        start = _compute_meta_room(len(meta))
+        place = self._heap.take(start + size)
+        if place is None:
+            return False
+        if self._outgoing.write(head, meta, size, place) is None:
+            self._heap.give(place)
+            return False
+        view = memoryview(self._memory)
+        if start:
+            view[place : place + len(meta)] = meta
+        _copy_parts(view[place + start : place + start + size], parts)
+        return True
 
     def _publish_one(self) -> None:
         """Make a frame visible; if the peer sleeps, wake it once for all frames of this turn of the event
@@ -216,8 +287,13 @@ class FrameChannel:
 
     def publish(self) -> None:
         """Make the frames sent so far visible to the peer."""
+        if not self.closed and self._outgoing.publish():
+            self._wake_up()
+
+    def _wake_up(self) -> None:
         if not self.closed:
-            self._end.publish()
+            with suppress(BlockingIOError):
+                os.eventfd_write(self._wake, 1)
 
     def _send_waiting(self) -> None:
         """Send the queued frames that have room now, and update `backlog`."""
@@ -235,7 +311,7 @@ class FrameChannel:
     def _is_behind(self) -> bool:
         """Send the queued frames that have room; return whether some are left, or the peer holds much."""
         waiting = self._waiting
-        while waiting and self._end.write(*waiting[0]):
+        while waiting and self._write_frame(waiting[0]):
             self._waiting_bytes -= waiting.popleft()[3]
         return bool(waiting) or self._heap.used_bytes > self._ample_bytes
 
@@ -252,13 +328,15 @@ class FrameChannel:
 
     def drain(self) -> None:
         """Handle received frames, up to a limit, and send frames that were queued for room."""
-        end, incoming = self._end, self._end.incoming
-        if end.closed:
+        if self._closed:
             return
+        incoming = self._incoming
         incoming.sleeps[0] = 0  # the peer need not wake this side while it reads
         self._draining = True
         try:
-            self._on_frames(self, end.frames(_AT_ONCE))
+            self._outgoing.check()
+            self._releases.check()
+            self._on_frames(self, incoming.frames(_AT_ONCE))
         except Exception as exc:  # noqa: BLE001 (one channel's boundary)
             self._on_broken(exc)
             return
@@ -266,9 +344,11 @@ class FrameChannel:
             self._draining = False
         if self.closed:
             return
-        end.consumed()
+        if incoming.consumed():
+            self._wake_up()
         self._reclaim()
-        end.release()
+        if self._done:
+            self.let_go()
         if self.backlog:
             self._send_waiting()
         self.publish()
@@ -276,9 +356,50 @@ class FrameChannel:
             self._takes_on = True
             self._loop.call_soon(self._drain_again)
 
+    def open(self, arrived: Arrived) -> Iterator[ReceivedFrame]:
+        """Yield frames with their metadata and payload. Raises ChannelBroken."""
+        (_, kind, flags, _, template, generation, meta_size, size, place), numbers, several = arrived
+        for number, data in zip(numbers, several, strict=True):
+            fields = kind, flags, number, template, generation
+            if place == INLINE:
+                yield ReceivedFrame(*fields, bytes(data[:meta_size]), bytes(data[meta_size:]))
+            else:
+                start = _compute_meta_room(meta_size)
+                meta = self._memory[place : place + meta_size] if start else bytes(data)
+                # without a variable, which would hold the block until the next frame
+                yield ReceivedFrame(*fields, meta, self._view_block(place, start, size))
+
     def unread(self, arrived: Arrived, count: int) -> None:
         """Leave the last `count` of frames that arrived together to the next turn, which must follow."""
-        self._end.incoming.unread(arrived[0], count)
+        self._incoming.unread(arrived[0], count)
+
+    def _view_block(self, place: int, start: int, size: int) -> memoryview:
+        """Return a view of a block from `start` on; the block is released when no view is left."""
+        if place not in self._theirs or place + start + size > self._theirs.stop:
+            raise ChannelBroken(f"a block of {size} bytes at {place}")
+        block = np.frombuffer(self._memory, np.uint8, size, place + start)
+        lease = weakref.ref(block, self._note_unviewed)
+        self._blocks[id(lease)] = lease, place
+        return block.data
+
+    def _note_unviewed(self, lease: "weakref.ref[Array]") -> None:
+        """Note that a block is no longer viewed; called in any thread."""
+        first = not self._done
+        self._done.append(self._blocks.pop(id(lease))[1])
+        if first and not self.closed:
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self.let_go)
+
+    def let_go(self) -> None:
+        """Release the peer's blocks that are no longer viewed; wake the peer only if it waits for some."""
+        done = self._done
+        while done and not self.closed:
+            if not self._releases.add(done[0]):
+                self._wake_up()  # the rest follows with the next look
+                return
+            done.popleft()
+        if self._incoming.writer_waited():
+            self._wake_up()
 
     def _poll(self) -> None:
         """Handle frames that came without a wake-up, because a lost one must not stall the channel."""
@@ -289,10 +410,11 @@ class FrameChannel:
     def close(self) -> None:
         """Stop sending and receiving. Memory that is still viewed stays mapped."""
         if not self.closed:
+            self._closed = True
             self._ticker.cancel()
             self._loop.remove_reader(self._woken)
             self._waiting.clear()
-            self._end.close()
+            self._heap.close()
             self._descriptors.close()
             # break the cycle: memory is freed with its last view, not by the collector
             self._on_frames = self._on_broken = self.on_backlog = _do_nothing
@@ -300,3 +422,19 @@ class FrameChannel:
 
 def _do_nothing(*_: object) -> None:
     """Do nothing: the channel is closed."""
+
+
+def _compute_meta_room(size: int) -> int:
+    """Return the bytes before the payload in a block, for metadata that is too large for the ring."""
+    return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _copy_parts(memory: memoryview, parts: Sequence[Buffer]) -> None:
+    if len(parts) == 1:
+        memory[:] = parts[0]
+        return
+    at = 0
+    for part in parts:
+        end = at + len(part)
+        memory[at:end] = part
+        at = end

@@ -19,12 +19,12 @@ from tpx.serving.processes.channel import (
     CONNECTIONS,
     GENERATION,
     READY,
+    ChannelBroken,
     Descriptors,
 )
 from tpx.serving.processes.peer import Peer
 from tpx.serving.processes.supervisor import EngineSeat
 from tpx.serving.processes.wire import FrameKind
-from tpx.serving.transport.channel import ChannelBroken
 
 log = logging.getLogger(__name__)
 

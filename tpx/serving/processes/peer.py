@@ -22,15 +22,16 @@ from tpx.serving.processes import wire
 from tpx.serving.processes.channel import (
     CLOSING,
     CONNECTIONS,
+    ChannelBroken,
     Descriptors,
     FrameChannel,
+    ReceivedFrame,
 )
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
+from tpx.serving.processes.ring import INLINE, Arrived, Fields
 from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace, read_caller
-from tpx.serving.transport.channel import ChannelBroken, ReceivedFrame
-from tpx.serving.transport.ring import INLINE, Arrived, Fields
 from tpx.serving.turn import Turn
 
 if TYPE_CHECKING:

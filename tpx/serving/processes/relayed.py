@@ -20,9 +20,9 @@ from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.grpc_verbs import Rpc, fail
 from tpx.serving.frontends.http_verbs import Meaning, Route, answer_error
 from tpx.serving.processes import wire
+from tpx.serving.processes.channel import ReceivedFrame
 from tpx.serving.processes.remote import OnAnswer, OnError
 from tpx.serving.processes.wire import FrameKind
-from tpx.serving.transport.channel import ReceivedFrame
 
 _AT_ONCE = 8
 """Maximum number of calls of one connection that are with the engine."""

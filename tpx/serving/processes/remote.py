@@ -19,7 +19,8 @@ from tpx.serving.inference_plane import RemoteAnswers, RemotePath, RemoteRespons
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
-from tpx.serving.processes.channel import GENERATION, READY, FrameChannel
+from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, ReceivedFrame
+from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.request import (
@@ -31,8 +32,6 @@ from tpx.serving.request import (
     RequestHead,
 )
 from tpx.serving.signature import Signature
-from tpx.serving.transport.channel import ReceivedFrame
-from tpx.serving.transport.ring import INLINE, INLINE_BYTES, Arrived
 
 log = logging.getLogger(__name__)
 

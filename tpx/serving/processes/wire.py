@@ -12,9 +12,9 @@ from tpx.protocol import messages
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput, SharedMemoryRange
 from tpx.serving.logs import LogSettings
+from tpx.serving.processes.ring import PlainHead
 from tpx.serving.request import RequestHead
 from tpx.serving.served import Served
-from tpx.serving.transport.ring import PlainHead
 
 _T = TypeVar("_T")
 

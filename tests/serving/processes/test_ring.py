@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from tpx.serving.transport.ring import COUNTERS_BYTES, INLINE, RING_BYTES, Fields, FrameRing, PlainHead
+from tpx.serving.processes.ring import COUNTERS_BYTES, INLINE, RING_BYTES, Fields, FrameRing, PlainHead
 
 HEAD = (1, 2, 3, 4, 5)
 HEAD_PAYLOAD = struct.Struct("=Q")

@@ -1,4 +1,5 @@
-"""Ring buffers of frames in shared memory, with one writing and one reading process.
+"""Ring buffers in shared memory, with one writing and one reading process: of frames, and of blocks
+that are no longer needed.
 
 A frame consists of a fixed head, metadata and a payload. Data of more than `INLINE_BYTES` is in a
 block of the heap, whose position is in the head.
@@ -9,18 +10,16 @@ frames a last time. Both need a full memory barrier in between (`fence`); withou
 other's store and the wake-up would be lost.
 """
 
-from __future__ import annotations
-
 import struct
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Union
 
-Buffer = Union[bytes, bytearray, memoryview]
+from tpx.protocol.tensors import Buffer
 
 RING_BYTES = 1 << 20
 COUNTERS_BYTES = 512
+RELEASED_BYTES = 64 << 10
 INLINE_BYTES = 8 << 10
 HEAD = struct.Struct("=IBBxxIIIIQQ")
 """Head of a frame: size in the ring, kind, flags, number, template, generation, bytes of metadata,
@@ -32,8 +31,8 @@ _SKIP = 255
 _ALIGNMENT = 8
 _ALIKE = 64
 """Maximum number of frames that a reader gets at once."""
-_fence_lock = threading.RLock()
-"""Used for its memory order only. Reentrant, because a block may be released at any point of a thread."""
+_fence_lock = threading.Lock()
+"""Used for its memory order only: one thread of a process, the event loop's, takes it."""
 
 FrameHead = tuple[int, int, int, int, int]
 """Kind, flags, number, template and generation of a frame, which the ring does not interpret."""
@@ -160,7 +159,7 @@ class FrameRing:
 
     def check(self) -> None:
         """Raise ValueError if the reader's position is none: the writer would wait for room forever."""
-        check_count(self._at - self._read[0], RING_BYTES)
+        _check_count(self._at - self._read[0], RING_BYTES)
 
     # the reader
 
@@ -182,7 +181,7 @@ class FrameRing:
                 come = self._written[0]  # more may have arrived meanwhile
                 if start == come:
                     return
-                check_count(come - start, RING_BYTES)
+                _check_count(come - start, RING_BYTES)
             at = start % RING_BYTES
             left = min(RING_BYTES - at, come - start)
             if RING_BYTES - at < HEAD.size:  # too little room for the head of a skipping frame
@@ -247,7 +246,45 @@ class FrameRing:
         return False
 
 
-def check_count(count: int, most: int) -> None:
+class ReleasedPlaces:
+    """Positions of blocks that the process which reads them no longer needs.
+
+    Nothing is ahead of them: the process that owns the blocks looks here before it allocates one, however
+    many frames it has yet to read.
+    """
+
+    def __init__(self, memory: memoryview, start: int) -> None:
+        words = memory[start : start + RELEASED_BYTES].cast("Q")
+        self._added, self._taken, self._places = words[:1], words[16:17], words[32:]
+        self._at = 0
+        """Number of positions that this side has added or taken."""
+
+    def check(self) -> None:
+        """Raise ValueError if the owner's position is none."""
+        _check_count(self._at - self._taken[0], len(self._places))
+
+    def add(self, place: int) -> bool:
+        """Add the position of a block. Returns False if there is no room."""
+        if self._at - self._taken[0] >= len(self._places):
+            return False
+        self._places[self._at % len(self._places)] = place
+        self._at += 1
+        self._added[0] = self._at
+        return True
+
+    def take(self) -> Sequence[int]:
+        """Return the positions added since the last call. Raises ValueError if there cannot be as many."""
+        added = self._added[0]
+        if added == self._at:
+            return ()
+        count = len(self._places)
+        _check_count(added - self._at, count)
+        places = [self._places[number % count] for number in range(self._at, added)]
+        self._taken[0] = self._at = added
+        return places
+
+
+def _check_count(count: int, most: int) -> None:
     """Raise ValueError for a difference of two counters that cannot be."""
     if not 0 <= count <= most:
         raise ValueError(f"{count} bytes or blocks ahead, of at most {most}")

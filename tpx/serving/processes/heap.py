@@ -4,20 +4,15 @@ The writing side allocates and frees blocks; the other side only reports when it
 The region is sparse: blocks occupy memory only while in use and for some time after.
 """
 
-from __future__ import annotations
-
 import mmap
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from tpx.serving.transport.ring import Buffer, check_count
+from tpx.protocol.tensors import Array, Buffer
 
-Array = npt.NDArray[np.uint8]
-RELEASED_BYTES = 64 << 10
 _SMALLEST_BYTES = 4 << 10
 _STEPS = 4
 """Block sizes per power of two; at most a fifth of a block is unused."""
@@ -119,7 +114,7 @@ class Heap:
         while self._unviewed:
             self._free_block(self._unviewed.popleft())
 
-    def _note_unviewed(self, lease: weakref.ref[Array]) -> None:
+    def _note_unviewed(self, lease: "weakref.ref[Array]") -> None:
         """Note that an array no longer exists; called in any thread."""
         self._unviewed.append(self._allocated.pop(id(lease))[1])
 
@@ -184,41 +179,3 @@ class Heap:
 def _get_address(part: Buffer) -> int:
     address: int = np.frombuffer(part, np.uint8).__array_interface__["data"][0] if len(part) else 0
     return address
-
-
-class ReleasedPlaces:
-    """Positions of blocks that the process which reads them no longer needs.
-
-    Nothing is ahead of them: the process that owns the blocks looks here before it allocates one, however
-    many frames it has yet to read.
-    """
-
-    def __init__(self, memory: memoryview, start: int) -> None:
-        words = memory[start : start + RELEASED_BYTES].cast("Q")
-        self._added, self._taken, self._places = words[:1], words[16:17], words[32:]
-        self._at = 0
-        """Number of positions that this side has added or taken."""
-
-    def check(self) -> None:
-        """Raise ValueError if the owner's position is none."""
-        check_count(self._at - self._taken[0], len(self._places))
-
-    def add(self, place: int) -> bool:
-        """Add the position of a block. Returns False if there is no room."""
-        if self._at - self._taken[0] >= len(self._places):
-            return False
-        self._places[self._at % len(self._places)] = place
-        self._at += 1
-        self._added[0] = self._at
-        return True
-
-    def take(self) -> Sequence[int]:
-        """Return the positions added since the last call. Raises ValueError if there cannot be as many."""
-        added = self._added[0]
-        if added == self._at:
-            return ()
-        count = len(self._places)
-        check_count(added - self._at, count)
-        places = [self._places[number % count] for number in range(self._at, added)]
-        self._taken[0] = self._at = added
-        return places

@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from tpx.serving.transport.heap import Heap, block_size
+from tpx.serving.processes.heap import Heap, block_size
 
 MIB = 1 << 20
 
