@@ -97,8 +97,8 @@ class Live:
         self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
         frontends = Frontends(self._config, FRONTENDS) if FRONTENDS else None
         try:
-            seat = None if frontends is None else frontends.seat
-            self.server = InferenceServer(self._config, None, seat)
+            spec = None if frontends is None else frontends.spec
+            self.server = InferenceServer(self._config, None, spec)
             endpoints = await self.server.start()
             self.ports = {endpoint.service: endpoint.port for endpoint in endpoints}
             self._ready.set()

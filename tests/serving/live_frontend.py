@@ -1,4 +1,4 @@
-"""A frontend process of a server in a test's process, with the configuration and seat from standard input."""
+"""A frontend process of a server in a test's process, with the configuration and spec from standard input."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ from tpx.protocol.handshakes import bound_sockets
 from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-from tpx.serving.processes.frontend import FrontendProcess, FrontendSeat, end_with
-from tpx.serving.processes.supervisor import EngineSeat
+from tpx.serving.processes.frontend import FrontendProcess, FrontendSpec, end_with
+from tpx.serving.processes.supervisor import EngineSpec
 
 
 class Frontends:
@@ -41,7 +41,7 @@ class Frontends:
         bound = [
             BoundEndpoint(service=each.name, address=each.address, port=ports[each.flag]) for each in services
         ]
-        self.seat = EngineSeat(
+        self.spec = EngineSpec(
             listening=self._listening, count=count, bound=bound, metrics=(), started=self._writes
         )
 
@@ -57,9 +57,9 @@ class Frontends:
             env=environment(),
         )
         assert process.stdin is not None
-        seat = config, index, count, self._listening.getsockname(), numbers, self._writes, os.getpid()
+        spec = config, index, count, self._listening.getsockname(), numbers, self._writes, os.getpid()
         with process.stdin as stdin:
-            pickle.dump(seat, stdin)
+            pickle.dump(spec, stdin)
         self._processes.append(process)
         for group in sockets.values():
             for sock in group:
@@ -83,12 +83,12 @@ def main() -> None:
     config, index, count, engine, numbers, started, parent = pickle.load(sys.stdin.buffer)
     end_with(parent)
     sockets = {name: [socket.socket(fileno=number) for number in group] for name, group in numbers.items()}
-    seat = FrontendSeat(index=index, count=count, engine=engine, sockets=sockets, started=started)
+    spec = FrontendSpec(index=index, count=count, engine=engine, sockets=sockets, started=started)
     logs = LogControl(config.logging.settings)
     configure(logs)
 
     async def run() -> None:
-        await FrontendProcess(config, logs, seat).run()
+        await FrontendProcess(config, logs, spec).run()
 
     with asyncio.Runner(loop_factory=uvloop.Loop) as runner:
         runner.run(run())

@@ -24,8 +24,8 @@ from tpx.serving.endpoints import BoundEndpoint, check_ports
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-from tpx.serving.processes.frontend import FrontendProcess, FrontendSeat
-from tpx.serving.processes.supervisor import EngineSeat, ProcessSupervisor
+from tpx.serving.processes.frontend import FrontendProcess, FrontendSpec
+from tpx.serving.processes.supervisor import EngineSpec, ProcessSupervisor
 from tpx.serving.server import InferenceServer
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,8 @@ def _supervise(config: ServeConfig, logs: LogControl) -> int:
     check_ports(config)
     status = ProcessSupervisor(
         config,
-        engine=lambda seat: _report_errors(lambda: _run_coroutine(_serve(config, logs, seat))),
-        frontend=lambda seat: _report_errors(lambda: _run_coroutine(_serve_frontend(config, logs, seat))),
+        engine=lambda spec: _report_errors(lambda: _run_coroutine(_serve(config, logs, spec))),
+        frontend=lambda spec: _report_errors(lambda: _run_coroutine(_serve_frontend(config, logs, spec))),
     ).run()
     finish()
     if status < 0:
@@ -98,8 +98,8 @@ def _report_errors(run: Callable[[], int]) -> int:
         return 1
 
 
-async def _serve_frontend(config: ServeConfig, logs: LogControl, seat: FrontendSeat) -> int:
-    await FrontendProcess(config, logs, seat).run()
+async def _serve_frontend(config: ServeConfig, logs: LogControl, spec: FrontendSpec) -> int:
+    await FrontendProcess(config, logs, spec).run()
     return 0
 
 
@@ -153,8 +153,8 @@ def _choose_models(config: ServeConfig) -> ServeConfig:
     return replace(config, repository=replace(config.repository, model_repository=(directory,)))
 
 
-async def _serve(config: ServeConfig, logs: LogControl, seat: EngineSeat | None = None) -> int:
-    server = InferenceServer(config, logs, seat)
+async def _serve(config: ServeConfig, logs: LogControl, spec: EngineSpec | None = None) -> int:
+    server = InferenceServer(config, logs, spec)
     signals = ServerSignals(on_now=lambda: _exit_by_signal(server))
     signals.watch()
     started = asyncio.ensure_future(server.start())

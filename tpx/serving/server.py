@@ -33,7 +33,7 @@ from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.polling import BusyPolling, polling_time_ns
 from tpx.serving.processes.hub import FrontendHub
-from tpx.serving.processes.supervisor import EngineSeat
+from tpx.serving.processes.supervisor import EngineSpec
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.layout import LocalRepository, Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
@@ -140,15 +140,15 @@ class InferenceServer:
     """One server on the running event loop: `start`, then `stop`."""
 
     def __init__(
-        self, config: ServeConfig, logs: LogControl | None = None, seat: EngineSeat | None = None
+        self, config: ServeConfig, logs: LogControl | None = None, spec: EngineSpec | None = None
     ) -> None:
-        """Create the server; with a `seat` it is the engine of frontend processes. Raises UsageError."""
-        if seat is None and config.server.frontends:
+        """Create the server; with a `spec` it is the engine of frontend processes. Raises UsageError."""
+        if spec is None and config.server.frontends:
             raise UsageError(
                 "--frontends needs `tpx serve`: a server inside a Python program runs in one process"
             )
         self._config = config
-        self._seat = seat
+        self._spec = spec
         self.logs = LogControl(config.logging.settings) if logs is None else logs
         trace_setting = config.tracing.setting
         self.tracer = Tracer(trace_setting, open_sink(trace_setting))
@@ -165,7 +165,7 @@ class InferenceServer:
             limiter=limiter(config),
             # with frontends, the client has three processes to wait for: polling in one brings nothing
             polling=BusyPolling(
-                0 if seat is not None else polling_time_ns(config.server.busy_poll_us), loop.call_soon
+                0 if spec is not None else polling_time_ns(config.server.busy_poll_us), loop.call_soon
             ),
             backend_settings=backend_settings(config),
         )
@@ -192,12 +192,12 @@ class InferenceServer:
         )
         self._sampler = Sampler([], 1)
         self._metrics: MetricsFrontend | None = None
-        self._hub = None if seat is None else self._create_hub(seat, budget)
+        self._hub = None if spec is None else self._create_hub(spec, budget)
         own = config
-        if seat is not None:  # an engine itself serves only metrics
+        if spec is not None:  # an engine itself serves only metrics
             http, grpc = replace(config.http, allow_http=False), replace(config.grpc, allow_grpc=False)
             own = replace(config, http=http, grpc=grpc)
-        bound = {} if seat is None else {"metrics": seat.metrics}
+        bound = {} if spec is None else {"metrics": spec.metrics}
         self.endpoints = Endpoints(own, self.plane, self._get_metrics_frontend, budget, bound=bound)
         self.tracer.watch(self._publish_state)
         self.logs.watch(lambda _: self._publish_state())
@@ -276,11 +276,11 @@ class InferenceServer:
             )
         self.plane.started = True
         endpoints = await self.endpoints.listen()
-        if self._hub is None or self._seat is None:
+        if self._hub is None or self._spec is None:
             return endpoints
         await self._hub.listen()
-        self._seat.report_started()
-        return [*self._seat.bound, *endpoints]
+        self._spec.report_started()
+        return [*self._spec.bound, *endpoints]
 
     def _publish_state(self) -> None:
         self.endpoints.observe()
@@ -295,13 +295,13 @@ class InferenceServer:
             self.control.loads.busy,
         )
 
-    def _create_hub(self, seat: EngineSeat, budget: MemoryBudget) -> FrontendHub:
+    def _create_hub(self, spec: EngineSpec, budget: MemoryBudget) -> FrontendHub:
         config, plane = self._config, self.plane
         # frontends inflate: requests arrive here uncompressed
         inflater = Inflater(config.server.max_inflated_bytes)
         overview = overview_of(config, self._get_metrics_frontend)
         http = HttpFrontend(plane, config.http.http_max_input_size, inflater, front=overview)
-        return FrontendHub(plane, seat, http, GrpcFrontend(plane), budget)
+        return FrontendHub(plane, spec, http, GrpcFrontend(plane), budget)
 
     def _get_metrics_frontend(self) -> MetricsFrontend:
         """Return the renderer of the metrics page; the first call starts sampling the machine."""

@@ -136,7 +136,7 @@ def test_a_block_is_released_ahead_of_the_frames_that_wait() -> None:
             for number in range(100):
                 frontend.channel.send(KIND, number=number)
             frontend.frames.clear()
-            frontend.channel.let_go()
+            frontend.channel.release_unviewed()
             assert (engine.channel.blocks, engine.frames) == (0, [])
             await until(lambda: len(engine.frames) == 100)
 

@@ -26,14 +26,14 @@ from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.processes.channel import Descriptors, FrameChannel
 from tpx.serving.processes.remote import RemotePlane
-from tpx.serving.processes.supervisor import EngineSeat
+from tpx.serving.processes.supervisor import EngineSpec
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.server import InferenceServer
 from tpx.serving.shared_memory.regions import SystemRegion
 
 
 @dataclass(slots=True)
-class _Seats:
+class _Linked:
     """A frontend's plane and the engine that it asks, in one process."""
 
     server: InferenceServer
@@ -76,7 +76,7 @@ def _fail(error: Exception) -> None:
 
 
 @asynccontextmanager
-async def _serve(repository: Path, **options: object) -> AsyncIterator[_Seats]:
+async def _serve(repository: Path, **options: object) -> AsyncIterator[_Linked]:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind("")
     listening.listen()
@@ -86,8 +86,8 @@ async def _serve(repository: Path, **options: object) -> AsyncIterator[_Seats]:
     config = build(
         ServeConfig, {"model_repository": (repository,), "frontends": 1, **mode, **ports, **options}
     )
-    seat = EngineSeat(listening=listening, count=0, bound=(), metrics=(), started=says_started)
-    server = InferenceServer(config, None, seat)
+    spec = EngineSpec(listening=listening, count=0, bound=(), metrics=(), started=says_started)
+    server = InferenceServer(config, None, spec)
     await server.start()
     plane = RemotePlane(LogControl(config.logging.settings), 1000)
     welcome = asyncio.Event()
@@ -103,7 +103,7 @@ async def _serve(repository: Path, **options: object) -> AsyncIterator[_Seats]:
     await welcome.wait()
     plane.use(channel)
     try:
-        yield _Seats(server, plane, channel, sock.close)
+        yield _Linked(server, plane, channel, sock.close)
     finally:
         channel.close()
         sock.close()
@@ -123,16 +123,16 @@ def test_requests_that_come_together_get_their_own_answers(tmp_path: Path) -> No
     write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4 dynamic_batching {}")
 
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
+        async with _serve(tmp_path) as linked:
+            await linked.known("double")
             asked = 0
             for turn in range(ROUNDS):
                 for count in (1, 3, 4, 11):
                     rows = [[[turn, number]] for number in range(count)]
                     wanted = [[[[2 * turn, 2 * number]]] for number in range(count)]
-                    assert await seats.infer("double", rows) == wanted
+                    assert await linked.infer("double", rows) == wanted
                     asked += count
-            statistics = seats.statistics("double")
+            statistics = linked.statistics("double")
             sizes = statistics.batches
             assert statistics.inference_count == asked == sum(n * each.count for n, each in sizes.items())
             assert statistics.execution_count == sum(each.count for each in sizes.values()) < asked
@@ -150,15 +150,15 @@ def test_requests_of_several_rows_and_of_other_models_are_not_mixed(tmp_path: Pa
     write_model(tmp_path, "plain", doubling("batch", "n"), "max_batch_size: 8")
 
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
-            await seats.known("plain")
+        async with _serve(tmp_path) as linked:
+            await linked.known("double")
+            await linked.known("plain")
             for turn in range(ROUNDS):
                 rows = [[[turn, k], [k, 1]] if k % 2 else [[turn, k, k]] for k in range(9)]
                 wanted = [[(2 * np.array(each)).tolist()] for each in rows]
-                answers = await asyncio.gather(seats.infer("double", rows), seats.infer("plain", rows))
+                answers = await asyncio.gather(linked.infer("double", rows), linked.infer("plain", rows))
                 assert list(answers) == [wanted, wanted]
-            assert seats.statistics("plain").inference_count == ROUNDS * (5 + 4 * 2)
+            assert linked.statistics("plain").inference_count == ROUNDS * (5 + 4 * 2)
 
     asyncio.run(run())
 
@@ -178,16 +178,16 @@ def test_frames_that_are_alike_hold_up_others_for_a_limited_time(
     counts: list[int] = []
 
     async def run() -> None:
-        async with _serve(tmp_path, inline_below_us=10_000_000, **options) as seats:
-            await seats.known("double")
+        async with _serve(tmp_path, inline_below_us=10_000_000, **options) as linked:
+            await linked.known("double")
             for _ in range(ROUNDS):
-                assert await seats.infer("double", rows) == wanted
+                assert await linked.infer("double", rows) == wanted
             bound = () if options else ("instances.bindings",)
             for module in ("fast_path", "processes.peer", *bound):
                 monkeypatch.setattr(f"tpx.serving.{module}._clock", lambda: next(times_ns))
-            asking = asyncio.create_task(seats.infer("double", rows))
+            asking = asyncio.create_task(linked.infer("double", rows))
             while not asking.done():
-                counts.append(seats.statistics("double").execution_count)
+                counts.append(linked.statistics("double").execution_count)
                 await asyncio.sleep(0)
             assert asking.result() == wanted
 
@@ -203,12 +203,12 @@ def test_all_outputs_of_a_model_are_answered(tmp_path: Path) -> None:
     write_model(tmp_path, "two", model, "max_batch_size: 0")
 
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("two")
+        async with _serve(tmp_path) as linked:
+            await linked.known("two")
             for turn in range(ROUNDS):
                 rows = [[[turn, k], [k, 1]] for k in range(5)]
                 wanted = [[(2 * np.array(each)).tolist(), [[turn + 2 * each[0][1] + 1]]] for each in rows]
-                assert await seats.infer("two", rows) == wanted
+                assert await linked.infer("two", rows) == wanted
 
     asyncio.run(run())
 
@@ -217,15 +217,15 @@ def test_a_model_that_was_loaded_anew_answers(tmp_path: Path) -> None:
     write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
 
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
+        async with _serve(tmp_path) as linked:
+            await linked.known("double")
             for _ in range(ROUNDS):
-                assert await seats.infer("double", [[[1, 2]]]) == [[[[2, 4]]]]
+                assert await linked.infer("double", [[[1, 2]]]) == [[[[2, 4]]]]
             write_model(tmp_path, "double", negating(), "max_batch_size: 4")
-            await seats.server.control.load("double", None)
-            await seats.known("double")
+            await linked.server.control.load("double", None)
+            await linked.known("double")
             for _ in range(ROUNDS):
-                assert await seats.infer("double", [[[1, 2]]]) == [[[[-1, -2]]]]
+                assert await linked.infer("double", [[[1, 2]]]) == [[[[-1, -2]]]]
 
     asyncio.run(run())
 
@@ -250,46 +250,46 @@ class _Answers:
 
 
 @asynccontextmanager
-async def _remote_path(directory: Path) -> AsyncIterator[tuple[_Seats, RemotePath, _Answers]]:
+async def _remote_path(directory: Path) -> AsyncIterator[tuple[_Linked, RemotePath, _Answers]]:
     """Yield the remote path to the model `double` of requests with two numbers, once it has a template."""
     write_model(directory, "double", doubling("batch", "n"), "max_batch_size: 4")
-    async with _serve(directory) as seats:
-        await seats.known("double")
+    async with _serve(directory) as linked:
+        await linked.known("double")
         tensor = Tensor.from_numpy("x", np.zeros((1, 2), np.float32))
-        head = seats.plane.bind(
+        head = linked.plane.bind(
             DecodedRequest(model_name="double", default_binary=True, inputs=[tensor])
         ).head
-        path = seats.plane.remote_path(head)
+        path = linked.plane.remote_path(head)
         assert path is not None
-        seats.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
-        await until(lambda: not seats.plane.in_flight)
-        yield seats, path, _Answers(head)
+        linked.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
+        await until(lambda: not linked.plane.in_flight)
+        yield linked, path, _Answers(head)
 
 
 @asynccontextmanager
 async def _shared_path(
     directory: Path, file: Path, **output: SharedMemoryRange
-) -> AsyncIterator[tuple[_Seats, RemotePath, _Answers]]:
+) -> AsyncIterator[tuple[_Linked, RemotePath, _Answers]]:
     """Yield the remote path of requests whose input is in the region `r`, the first 16 bytes of `file`."""
     write_model(directory, "double", doubling("batch", "n"), "max_batch_size: 4")
-    async with _serve(directory) as seats:
-        await seats.known("double")
-        _register(seats, file)
+    async with _serve(directory) as linked:
+        await linked.known("double")
+        _register(linked, file)
         tensor = Tensor("x", "FP32", (1, 2), b"")
         asked = DecodedRequest(model_name="double", default_binary=True, inputs=[tensor])
         asked.shared_inputs = [(tensor, SharedMemoryRange(region="r", offset=0, byte_size=8))]
         asked.outputs = [RequestedOutput(name=name, shared_memory=place) for name, place in output.items()]
-        head = seats.plane.bind(asked).head
-        path = seats.plane.remote_path(head)
+        head = linked.plane.bind(asked).head
+        path = linked.plane.remote_path(head)
         assert path is not None
-        seats.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
-        await until(lambda: not seats.plane.in_flight)
-        yield seats, path, _Answers(head)
+        linked.plane.infer(InferRequest(head, [tensor.data], lambda *_: None, None))
+        await until(lambda: not linked.plane.in_flight)
+        yield linked, path, _Answers(head)
 
 
-def _register(seats: _Seats, file: Path) -> None:
+def _register(linked: _Linked, file: Path) -> None:
     region = SystemRegion(name="r", key=file.name, offset=0, byte_size=16)
-    seats.server.plane.shared_memory.register_system(region)
+    linked.server.plane.shared_memory.register_system(region)
 
 
 def _floats(*values: float) -> bytes:
@@ -300,20 +300,20 @@ def test_a_response_describes_a_model_that_changed_while_the_request_was_on_its_
     write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
 
     async def run() -> None:
-        async with _serve(tmp_path) as seats:
-            await seats.known("double")
+        async with _serve(tmp_path) as linked:
+            await linked.known("double")
             array = np.array([[1, 2]], np.float32)
             decoded = DecodedRequest(model_name="double", inputs=[Tensor.from_numpy("x", array)])
             answers: list[tuple[RequestHead, InferResponse]] = []
-            bound = seats.plane.bind(decoded).head
+            bound = linked.plane.bind(decoded).head
             infer = InferRequest(
                 bound,
                 [decoded.inputs[0].data],
                 lambda infer, response: answers.append((infer.head, response)),
                 None,
             )
-            seats.server.repository.generation += 1
-            seats.plane.infer(infer)
+            linked.server.repository.generation += 1
+            linked.plane.infer(infer)
             await until(lambda: bool(answers))
             [(head, response)] = answers
             assert head is not bound
@@ -326,11 +326,11 @@ def test_a_response_describes_a_model_that_changed_while_the_request_was_on_its_
 
 def test_a_request_on_the_remote_path_is_answered_without_a_request_object(tmp_path: Path) -> None:
     async def run() -> None:
-        async with _remote_path(tmp_path) as (seats, path, answers):
+        async with _remote_path(tmp_path) as (linked, path, answers):
             for turn in range(ROUNDS):
                 assert path.send(_floats(turn, 1), answers, f"a{turn}") is not None
                 assert path.send(_floats(turn, 2), answers, f"b{turn}") is not None
-                await until(lambda: not seats.plane.in_flight)
+                await until(lambda: not linked.plane.in_flight)
             assert answers.quick == {
                 f"{name}{turn}": [[2 * turn, 2 * number]]
                 for turn in range(ROUNDS)
@@ -343,8 +343,8 @@ def test_a_request_on_the_remote_path_is_answered_without_a_request_object(tmp_p
 
 def test_a_request_on_the_remote_path_of_a_model_that_has_gone_gets_an_error(tmp_path: Path) -> None:
     async def run() -> None:
-        async with _remote_path(tmp_path) as (seats, path, answers):
-            await seats.server.control.unload("double", unload_dependents=False)
+        async with _remote_path(tmp_path) as (linked, path, answers):
+            await linked.server.control.unload("double", unload_dependents=False)
             assert path.send(_floats(1, 2), answers, "late") is not None
             await until(lambda: bool(answers.regular))
             assert "double" in str(answers.regular["late"].error)
@@ -355,13 +355,13 @@ def test_a_request_on_the_remote_path_of_a_model_that_has_gone_gets_an_error(tmp
 
 def test_a_request_on_the_remote_path_is_answered_by_a_model_loaded_meanwhile(tmp_path: Path) -> None:
     async def run() -> None:
-        async with _remote_path(tmp_path) as (seats, path, answers):
+        async with _remote_path(tmp_path) as (linked, path, answers):
             for turn in range(ROUNDS):
                 path.send(_floats(1, 2), answers, f"{turn}")
                 write_model(tmp_path, "double", negating(), "max_batch_size: 4")
-                await seats.server.control.load("double", None)
+                await linked.server.control.load("double", None)
                 path.send(_floats(1, 2), answers, f"{turn}, anew")
-                await until(lambda: not seats.plane.in_flight)
+                await until(lambda: not linked.plane.in_flight)
             found = {name: response.outputs[0].numpy().tolist() for name, response in answers.regular.items()}
             assert {**found, **answers.quick} == {
                 **{f"{turn}": [[-1, -2]] for turn in range(1, ROUNDS)},
@@ -374,9 +374,9 @@ def test_a_request_on_the_remote_path_is_answered_by_a_model_loaded_meanwhile(tm
 
 def test_requests_on_the_remote_path_fail_with_their_engine(tmp_path: Path) -> None:
     async def run() -> None:
-        async with _remote_path(tmp_path) as (seats, path, answers):
+        async with _remote_path(tmp_path) as (linked, path, answers):
             path.send(_floats(1, 2), answers, "sent")
-            seats.plane.lose()
+            linked.plane.lose()
             assert isinstance(answers.regular["sent"].error, NotReady)
             assert path.send(_floats(1, 2), answers, "more") is None
 
@@ -386,11 +386,11 @@ def test_requests_on_the_remote_path_fail_with_their_engine(tmp_path: Path) -> N
 def test_a_request_in_shared_memory_takes_the_remote_path_and_is_read_anew(tmp_path: Path) -> None:
     async def run() -> None:
         with segment(16) as file:
-            async with _shared_path(tmp_path, file) as (seats, path, answers):
+            async with _shared_path(tmp_path, file) as (linked, path, answers):
                 for turn in range(ROUNDS):
                     file.write_bytes(_floats(turn, 1, 0, 0))
                     assert path.send(b"", answers, f"{turn}") is not None
-                    await until(lambda: not seats.plane.in_flight)
+                    await until(lambda: not linked.plane.in_flight)
                 assert answers.quick == {f"{turn}": [[2 * turn, 2]] for turn in range(ROUNDS)}
                 assert path.send(_floats(1, 2), answers, "with a body") is None
 
@@ -401,11 +401,11 @@ def test_the_output_of_a_request_on_the_remote_path_goes_to_its_region(tmp_path:
     async def run() -> None:
         place = SharedMemoryRange(region="r", offset=8, byte_size=8)
         with segment(16) as file:
-            async with _shared_path(tmp_path, file, y=place) as (seats, path, answers):
+            async with _shared_path(tmp_path, file, y=place) as (linked, path, answers):
                 for turn in range(ROUNDS):
                     file.write_bytes(_floats(turn, 1, 0, 0))
                     path.send(b"", answers, f"{turn}")
-                    await until(lambda: not seats.plane.in_flight)
+                    await until(lambda: not linked.plane.in_flight)
                     assert file.read_bytes() == _floats(turn, 1, 2 * turn, 2)
                 assert answers.quick == {f"{turn}": "nothing" for turn in range(ROUNDS)}
 
@@ -415,14 +415,14 @@ def test_the_output_of_a_request_on_the_remote_path_goes_to_its_region(tmp_path:
 def test_a_request_on_the_remote_path_sees_that_its_region_is_another_one(tmp_path: Path) -> None:
     async def run() -> None:
         with segment(16, _floats(1, 2)) as file, segment(16, _floats(3, 4)) as other:
-            async with _shared_path(tmp_path, file) as (seats, path, answers):
+            async with _shared_path(tmp_path, file) as (linked, path, answers):
                 for name, registered in (("first", None), ("gone", None), ("other", other)):
                     if name != "first":
-                        seats.server.plane.shared_memory.unregister("", SystemRegion)
+                        linked.server.plane.shared_memory.unregister("", SystemRegion)
                     if registered is not None:
-                        _register(seats, registered)
+                        _register(linked, registered)
                     path.send(b"", answers, name)
-                    await until(lambda: not seats.plane.in_flight)
+                    await until(lambda: not linked.plane.in_flight)
                 assert "Unable to find shared memory region: 'r'" in str(answers.regular["gone"].error)
                 assert answers.quick == {"first": [[2, 4]], "other": [[6, 8]]}
 
@@ -440,12 +440,12 @@ def test_the_memory_of_a_frontend_that_has_gone_is_given_back_at_once(tmp_path: 
         before = mapped()
         gc.disable()
         try:
-            async with _serve(tmp_path) as seats:
-                await seats.known("double")
+            async with _serve(tmp_path) as linked:
+                await linked.known("double")
                 for _ in range(ROUNDS):
-                    await seats.infer("double", [[[1, 2]], [[1] * 100_000]])
+                    await linked.infer("double", [[[1, 2]], [[1] * 100_000]])
                 assert mapped() == before + 2
-                seats.gone()
+                linked.gone()
                 await until(lambda: mapped() <= before + 1)
         finally:
             gc.enable()

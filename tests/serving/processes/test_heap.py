@@ -15,30 +15,30 @@ def _heap(size: int) -> Heap:
 def test_blocks_are_charged_while_they_are_in_use_and_until_the_heap_is_closed() -> None:
     charged: list[int] = []
     heap = Heap(mmap.mmap(-1, 4 * MIB), 0, 4 * MIB, 4 * MIB, charged.append)
-    place = heap.take(MIB - 1)
+    place = heap.allocate(MIB - 1)
     assert place is not None
-    assert heap.take(MIB) is not None
-    heap.give(place)
+    assert heap.allocate(MIB) is not None
+    heap.free(place)
     assert charged == [MIB, MIB, -MIB]
     heap.close()
-    heap.take(MIB)
+    heap.allocate(MIB)
     assert sum(charged) == 0
 
 
 def test_pages_of_free_blocks_are_given_back_when_none_was_used_for_some_time() -> None:
     heap = _heap(64 * MIB)
-    place = heap.take(4 * MIB)
+    place = heap.allocate(4 * MIB)
     assert place is not None
     for _ in range(10):
         heap.tick()
-    heap.give(place)
+    heap.free(place)
     kept = []
     for _ in range(5):
         kept.append(heap.kept_bytes)
         heap.tick()
     assert kept == [4 * MIB] * 5
     assert heap.kept_bytes == 0
-    assert heap.take(64 * MIB) == 0
+    assert heap.allocate(64 * MIB) == 0
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_blocks_in_use_do_not_overlap() -> None:
         if used and rng.random() < 0.5:
             given = rng.choice(list(used))
             del used[given]
-            heap.give(given)
+            heap.free(given)
             continue
         size = rng.randrange(1, 2 * MIB)
-        place = heap.take(size)
+        place = heap.allocate(size)
         if place is None:
             continue
         for other, other_size in used.items():
@@ -66,42 +66,42 @@ def test_blocks_in_use_do_not_overlap() -> None:
         used[place] = size
 
 
-def test_an_array_is_free_again_when_nothing_views_it_and_what_was_lent_is_given_back() -> None:
+def test_an_array_is_free_again_when_nothing_views_it_and_what_was_pinned_is_freed() -> None:
     heap = _heap(MIB)
-    block = heap.allocate(MIB)
+    block = heap.allocate_array(MIB)
     assert block is not None
     view = block.data[100:200]
-    place = heap.lend([view[:40], view[40:]])
+    place = heap.pin([view[:40], view[40:]])
     assert place == 100
-    assert heap.lend([view[40:], view[:40]]) is None
-    assert heap.lend([bytes(40)]) is None
+    assert heap.pin([view[40:], view[:40]]) is None
+    assert heap.pin([bytes(40)]) is None
     del block, view
-    assert heap.allocate(MIB) is None
-    heap.give(place)
-    assert heap.allocate(MIB) is not None
+    assert heap.allocate_array(MIB) is None
+    heap.free(place)
+    assert heap.allocate_array(MIB) is not None
 
 
-def test_a_heap_that_is_full_has_room_again_when_a_block_is_given_back() -> None:
+def test_a_heap_that_is_full_has_room_again_when_a_block_is_freed() -> None:
     heap = _heap(4 * MIB)
-    places = [heap.take(MIB) for _ in range(4)]
+    places = [heap.allocate(MIB) for _ in range(4)]
     assert None not in places
-    assert heap.take(MIB) is None
+    assert heap.allocate(MIB) is None
     assert places[2] is not None
-    heap.give(places[2])
-    assert heap.take(MIB) == places[2]
+    heap.free(places[2])
+    assert heap.allocate(MIB) == places[2]
 
 
-def test_a_heap_in_which_nothing_is_used_takes_blocks_of_any_size() -> None:
+def test_a_heap_in_which_nothing_is_used_allocates_blocks_of_any_size() -> None:
     heap = _heap(4 * MIB)
     for _ in range(2):
-        places = [heap.take(4096) for _ in range(1024)]
-        assert heap.take(4096) is None
+        places = [heap.allocate(4096) for _ in range(1024)]
+        assert heap.allocate(4096) is None
         for place in places:
             assert place is not None
-            heap.give(place)
-        whole = heap.take(4 * MIB)
+            heap.free(place)
+        whole = heap.allocate(4 * MIB)
         assert whole is not None
-        heap.give(whole)
+        heap.free(whole)
 
 
 def test_what_can_never_be_had_does_not_fit() -> None:
@@ -110,22 +110,22 @@ def test_what_can_never_be_had_does_not_fit() -> None:
     assert not heap.fits(4 * MIB + 1)
 
 
-def test_a_block_is_given_back_once() -> None:
+def test_a_block_is_freed_once() -> None:
     heap = _heap(MIB)
-    place = heap.take(10)
+    place = heap.allocate(10)
     assert place is not None
-    heap.give(place)
+    heap.free(place)
     with pytest.raises(KeyError):
-        heap.give(place)
+        heap.free(place)
 
 
 def test_blocks_that_come_and_go_stay_in_the_same_pages() -> None:
     heap = _heap(1024 * MIB)
     places = set()
     for _ in range(500):
-        place = heap.take(600_000)
+        place = heap.allocate(600_000)
         assert place is not None
         places.add(place)
-        heap.give(place)
+        heap.free(place)
     assert len(places) == 1
     assert heap.kept_bytes < MIB

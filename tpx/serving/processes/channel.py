@@ -232,13 +232,13 @@ class FrameChannel:
         if self._closed:
             return None
         self._reclaim()
-        return self._heap.allocate(size)
+        return self._heap.allocate_array(size)
 
     def _reclaim(self) -> None:
         """Free the blocks that neither side needs any more."""
         try:
             for place in self._released.take():
-                self._heap.give(place)
+                self._heap.free(place)
         except (KeyError, ValueError) as exc:
             self._on_broken(exc)
         self._heap.reclaim()
@@ -251,18 +251,18 @@ class FrameChannel:
                 return False
             _copy_parts(memory, parts)
             return True
-        lent = self._heap.lend(parts) if len(meta) <= INLINE_BYTES else None
-        if lent is not None:
-            if self._outgoing.write(head, meta, size, lent) is not None:
+        pinned = self._heap.pin(parts) if len(meta) <= INLINE_BYTES else None
+        if pinned is not None:
+            if self._outgoing.write(head, meta, size, pinned) is not None:
                 return True
-            self._heap.give(lent)
+            self._heap.free(pinned)
             return False
         start = _compute_meta_room(len(meta))
-        place = self._heap.take(start + size)
+        place = self._heap.allocate(start + size)
         if place is None:
             return False
         if self._outgoing.write(head, meta, size, place) is None:
-            self._heap.give(place)
+            self._heap.free(place)
             return False
         view = memoryview(self._memory)
         if start:
@@ -348,7 +348,7 @@ class FrameChannel:
             self._wake_up()
         self._reclaim()
         if self._done:
-            self.let_go()
+            self.release_unviewed()
         if self.backlog:
             self._send_waiting()
         self.publish()
@@ -388,9 +388,9 @@ class FrameChannel:
         self._done.append(self._blocks.pop(id(lease))[1])
         if first and not self.closed:
             with suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self.let_go)
+                self._loop.call_soon_threadsafe(self.release_unviewed)
 
-    def let_go(self) -> None:
+    def release_unviewed(self) -> None:
         """Release the peer's blocks that are no longer viewed; wake the peer only if it waits for some."""
         done = self._done
         while done and not self.closed:

@@ -31,7 +31,7 @@ _WELCOME_S = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontendSeat:
+class FrontendSpec:
     """Number, engine address and sockets of a frontend process."""
 
     index: int
@@ -51,19 +51,19 @@ class FrontendSeat:
 class FrontendProcess:
     """Serves until the engine ends it."""
 
-    def __init__(self, config: ServeConfig, logs: LogControl, seat: FrontendSeat) -> None:
-        self._seat = seat
+    def __init__(self, config: ServeConfig, logs: LogControl, spec: FrontendSpec) -> None:
+        self._spec = spec
         self._logs = logs
         # frontends have no metrics page: the engine has one for all
         self._config = config
         # half of the engine's, which holds responses for as long as they are not sent here
-        share = buffered_bytes(config.server.max_buffered_bytes) // (2 * seat.count)
+        share = buffered_bytes(config.server.max_buffered_bytes) // (2 * spec.count)
         self._budget = MemoryBudget(max(1, share), config.server.max_buffered_wait_secs)
         self._memory_watch = MemoryWatch(self._budget)
         self._plane = RemotePlane(logs, config.server.max_string_elements, self._budget)
         self._plane.on_state, self._plane.on_order = self._apply_state, self._follow_order
         self._endpoints = Endpoints(
-            self._config, self._plane, None, self._budget, relay=VerbRelay(self._plane), bound=seat.sockets
+            self._config, self._plane, None, self._budget, relay=VerbRelay(self._plane), bound=spec.sockets
         )
         self._logs.watch(lambda _: self._endpoints.observe())
         self._plane.tracer.watch(self._endpoints.observe)
@@ -86,7 +86,7 @@ class FrontendProcess:
                 try:
                     await self._serve_with_engine()
                 except OSError as exc:
-                    log.warning("frontend %d cannot reach the engine: %s", self._seat.index, exc)
+                    log.warning("frontend %d cannot reach the engine: %s", self._spec.index, exc)
                 if not self._ended:
                     await asyncio.sleep(_AGAIN_S)
         finally:
@@ -102,7 +102,7 @@ class FrontendProcess:
         self._lost.clear()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
-            await loop.sock_connect(sock, self._seat.engine)
+            await loop.sock_connect(sock, self._spec.engine)
             descriptors = Descriptors.new()
             channel = self._channel = FrameChannel(
                 descriptors, self._plane.on_frames, self._handle_broken, is_engine=False
@@ -110,7 +110,7 @@ class FrontendProcess:
             try:
                 socket.send_fds(
                     sock,
-                    [bytes([self._seat.index])],
+                    [bytes([self._spec.index])],
                     [descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend],
                 )
                 gone = loop.create_task(_wait_until_gone(sock))
@@ -132,7 +132,7 @@ class FrontendProcess:
         if not self._listens:
             self._listens = True
             await self._endpoints.listen()
-            os.write(self._seat.started, b"1")
+            os.write(self._spec.started, b"1")
             self._memory_watch.start()
             # objects created at startup stay alive: exclude them from later collections
             gc.collect()
@@ -140,10 +140,10 @@ class FrontendProcess:
         self._plane.tell(FrameKind.SERVING)
         await self._lost.wait()
         if not self._ended:
-            log.error("frontend %d has lost the engine: requests fail until it is back", self._seat.index)
+            log.error("frontend %d has lost the engine: requests fail until it is back", self._spec.index)
 
     def _handle_broken(self, error: Exception) -> None:
-        log.error("frontend %d: the engine's messages cannot be read", self._seat.index, exc_info=error)
+        log.error("frontend %d: the engine's messages cannot be read", self._spec.index, exc_info=error)
         self._lost.set()
 
     def _apply_state(self, state: EngineState) -> None:

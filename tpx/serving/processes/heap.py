@@ -46,7 +46,7 @@ class Heap:
         charge: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Allocate in `size` bytes of `memory` from `start` on. Up to `limit_bytes` are expected to be in
-        use; `charge` is called with the bytes of every block that is taken, or freed if negative.
+        use; `charge` is called with the bytes of every block that is allocated, or freed if negative.
         """
         self._memory = memory
         self._most_kept_bytes = min(_KEPT_BYTES, int(limit_bytes * _KEPT_SHARE))
@@ -61,7 +61,7 @@ class Heap:
         """Blocks of arrays, by the id of their weak reference: arrays are not hashable."""
         self._unviewed: deque[int] = deque()
         """Positions of blocks whose array no longer exists."""
-        self._lent: dict[int, list[Sequence[Buffer]]] = {}
+        self._pinned: dict[int, list[Sequence[Buffer]]] = {}
         """Parts of arrays that the other side reads, by position."""
         self._address = _get_address(memoryview(memory))
         self.kept_bytes = 0
@@ -78,7 +78,7 @@ class Heap:
         """Return whether a block of this size can ever be allocated."""
         return block_size(size) <= self._size
 
-    def take(self, size: int) -> int | None:
+    def allocate(self, size: int) -> int | None:
         """Return the position of a block of at least `size` bytes, None if there is no room now."""
         size = block_size(size)
         # free blocks of other sizes cannot be split, so start over when none is in use
@@ -98,10 +98,10 @@ class Heap:
         self._charge(size)
         return place
 
-    def allocate(self, size: int) -> Array | None:
+    def allocate_array(self, size: int) -> Array | None:
         """Return a block as an array, None if there is no room. It is freed when nothing views the array."""
         self.reclaim()
-        place = self.take(size)
+        place = self.allocate(size)
         if place is None:
             return None
         block = np.frombuffer(self._memory, np.uint8, size, place)
@@ -118,9 +118,9 @@ class Heap:
         """Note that an array no longer exists; called in any thread."""
         self._unviewed.append(self._allocated.pop(id(lease))[1])
 
-    def lend(self, parts: Sequence[Buffer]) -> int | None:
+    def pin(self, parts: Sequence[Buffer]) -> int | None:
         """Return the position of parts that form one piece of an allocated array, and keep them until
-        `give`.
+        `free`.
 
         Returns None for other parts, which must be copied.
         """
@@ -132,18 +132,18 @@ class Heap:
         place = first - self._address
         if not self._start <= place < self._end:
             return None
-        self._lent.setdefault(place, []).append(parts)
+        self._pinned.setdefault(place, []).append(parts)
         return place
 
-    def give(self, place: int) -> None:
-        """Free a block, or release lent parts. Raises KeyError for any other position."""
-        lent = self._lent.get(place)
-        if lent is None:
+    def free(self, place: int) -> None:
+        """Free a block, or unpin parts. Raises KeyError for any other position."""
+        pinned = self._pinned.get(place)
+        if pinned is None:
             self._free_block(place)
             return
-        lent.pop()
-        if not lent:
-            del self._lent[place]
+        pinned.pop()
+        if not pinned:
+            del self._pinned[place]
 
     def _free_block(self, place: int) -> None:
         size = self._used.pop(place)

@@ -5,10 +5,9 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from tpx.protocol.grpc.server_call import Method
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.grpc import GrpcFrontend
@@ -22,8 +21,8 @@ from tpx.serving.processes.channel import (
     ChannelBroken,
     Descriptors,
 )
-from tpx.serving.processes.peer import Peer
-from tpx.serving.processes.supervisor import EngineSeat
+from tpx.serving.processes.peer import EngineServices, Peer
+from tpx.serving.processes.supervisor import EngineSpec
 from tpx.serving.processes.wire import FrameKind
 
 log = logging.getLogger(__name__)
@@ -40,24 +39,28 @@ class FrontendHub:
     """All frontends of an engine."""
 
     def __init__(
-        self, plane: DataPlane, seat: EngineSeat, http: HttpFrontend, grpc: GrpcFrontend, budget: MemoryBudget
+        self, plane: DataPlane, spec: EngineSpec, http: HttpFrontend, grpc: GrpcFrontend, budget: MemoryBudget
     ) -> None:
-        """Frontends connect to a socket of `seat`, which outlives the engine in the supervisor. Large
+        """Frontends connect to a socket of `spec`, which outlives the engine in the supervisor. Large
         responses are charged to the engine's `budget`, of which a frontend may hold its share: twice what it
         may hold by its own budget, so that it drops what is not read before the engine refuses requests.
         """
-        self.plane = plane
-        self.http = http
-        self.methods: Mapping[str, Method] = {method.path: method for method in grpc.methods()}
-        self._listening = seat.listening
-        self._count = seat.count
-        self.budget = budget
-        self.limit_bytes = budget.limit_bytes // max(1, seat.count)
-        """Bytes of large responses that a frontend may hold."""
+        self._plane = plane
+        self._listening = spec.listening
+        self._count = spec.count
+        self._changed = asyncio.Event()
+        """Set when a frontend connects, serves or ends."""
+        self._services = EngineServices(
+            plane=plane,
+            http=http,
+            methods={method.path: method for method in grpc.methods()},
+            budget=budget,
+            limit_bytes=budget.limit_bytes // max(1, spec.count),
+            on_serving=self._changed.set,
+            on_end=self._remove,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
-        self.peers: list[Peer] = []
-        self.changed = asyncio.Event()
-        """Set when a frontend connects, serves or leaves."""
+        self._peers: list[Peer] = []
         self.shares_port = False
         self._stopped = False
         plane.control.repository.on_change = self._announce_generation
@@ -69,12 +72,12 @@ class FrontendHub:
         self._start_task(self._watch_readiness())
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_S):
-                while sum(peer.serving for peer in self.peers) < self._count:
-                    self.changed.clear()
-                    await self.changed.wait()
+                while sum(peer.serving for peer in self._peers) < self._count:
+                    self._changed.clear()
+                    await self._changed.wait()
                 self._announce_readiness()
                 return
-        log.error("only %d of %d frontends serve after %d s", len(self.peers), self._count, _START_S)
+        log.error("only %d of %d frontends serve after %d s", len(self._peers), self._count, _START_S)
 
     def _start_task(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -97,16 +100,16 @@ class FrontendHub:
                 log.warning("a process of user %d has tried to connect as a frontend", user)
                 return
             hello, fds = await loop.run_in_executor(None, _receive_hello, sock)
-            peer = Peer(self, sock, Descriptors.received(fds), hello[0])
+            peer = Peer(self._services, sock, Descriptors.received(fds), hello[0])
         except (OSError, ChannelBroken) as exc:
             log.warning("a frontend could not connect: %s", exc)
             sock.close()
             return
-        self.peers.append(peer)
+        self._peers.append(peer)
         self._announce_readiness()
         self._announce_generation()
         self._send_state(peer)
-        self.changed.set()
+        self._changed.set()
         sock.setblocking(False)
         try:
             with suppress(OSError):
@@ -114,10 +117,10 @@ class FrontendHub:
         finally:
             peer.close()
 
-    def left(self, peer: Peer) -> None:
+    def _remove(self, peer: Peer) -> None:
         """Remove a frontend that has ended."""
-        self.peers.remove(peer)
-        self.changed.set()
+        self._peers.remove(peer)
+        self._changed.set()
         if not self._stopped:
             log.warning("frontend %d has ended, and so have its connections", peer.index)
 
@@ -127,23 +130,23 @@ class FrontendHub:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def _announce_readiness(self) -> None:
-        ready = self.plane.ready()
-        for peer in self.peers:
+        ready = self._plane.ready()
+        for peer in self._peers:
             peer.channel.gauges[READY] = ready
 
     def _announce_generation(self) -> None:
         """Make frontends ask again for changed models."""
-        for peer in self.peers:
-            peer.channel.gauges[GENERATION] = self.plane.generation
+        for peer in self._peers:
+            peer.channel.gauges[GENERATION] = self._plane.generation
 
     def tell_state(self) -> None:
         """Send the current log and trace settings to all frontends."""
-        for peer in self.peers:
+        for peer in self._peers:
             self._send_state(peer)
 
     def _send_state(self, peer: Peer) -> None:
-        tracer = self.plane.tracer
-        state = wire.EngineState(self.plane.logs.settings, tracer.on, tracer.accepts_callers)
+        tracer = self._plane.tracer
+        state = wire.EngineState(self._plane.logs.settings, tracer.on, tracer.accepts_callers)
         peer.channel.send(FrameKind.STATE, meta=wire.encode(state))
 
     def families(self) -> Sequence[Family]:
@@ -154,7 +157,7 @@ class FrontendHub:
             help="Number of connections that a frontend has, of HTTP and gRPC",
             lines=[
                 (f'{{frontend="{peer.index}"}}', peer.channel.gauges[CONNECTIONS])
-                for peer in sorted(self.peers, key=lambda peer: peer.index)
+                for peer in sorted(self._peers, key=lambda peer: peer.index)
             ],
         )
         return [connections]
@@ -163,7 +166,7 @@ class FrontendHub:
 
     @property
     def connections(self) -> int:
-        return sum(peer.connections for peer in self.peers)
+        return sum(peer.connections for peer in self._peers)
 
     def release(self) -> None:
         """Make clients reconnect."""
@@ -175,14 +178,14 @@ class FrontendHub:
 
     def _send_to_all(self, kind: FrameKind) -> None:
         self._announce_readiness()  # first: a Watch call ends with the last status
-        for peer in self.peers:
+        for peer in self._peers:
             peer.channel.send(kind)
 
     def close(self) -> None:
         """End the frontends."""
         self._stopped = True
         self._send_to_all(FrameKind.END)
-        for peer in list(self.peers):
+        for peer in list(self._peers):
             peer.channel.publish()
         for task in self._tasks:
             task.cancel()

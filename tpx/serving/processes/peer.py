@@ -3,18 +3,22 @@
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from tpx.errors import TpxError
+from tpx.protocol.grpc.server_call import Method
+from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.serving.backpressure import ResponseBackpressure
+from tpx.serving.dataplane import DataPlane
 from tpx.serving.deferred import NotLoaded
+from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.outputs import put_into_place, takes_long
 from tpx.serving.inference_plane import FastPath, split_outputs
 from tpx.serving.offload import Postponed
@@ -33,9 +37,6 @@ from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, 
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.tracing.trace import Trace, read_caller
 from tpx.serving.turn import Turn
-
-if TYPE_CHECKING:
-    from tpx.serving.processes.hub import FrontendHub
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +86,33 @@ class _Exchange:
         """Number of responses being written to shared memory in another thread."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineServices:
+    """Services that the engine has for every frontend."""
+
+    plane: DataPlane
+    http: HttpFrontend
+    methods: Mapping[str, Method]
+    """Methods of gRPC by their path."""
+    budget: MemoryBudget
+    """Budget to which large responses are charged."""
+    limit_bytes: int
+    """Bytes of large responses that a frontend may hold."""
+    on_serving: Callable[[], None]
+    """Called when a frontend accepts connections."""
+    on_end: "Callable[[Peer], None]"
+    """Called once when a frontend has ended."""
+
+
 class Peer:
     """A connected frontend, until it ends."""
 
-    def __init__(self, hub: "FrontendHub", sock: socket.socket, descriptors: Descriptors, index: int) -> None:
+    def __init__(
+        self, services: EngineServices, sock: socket.socket, descriptors: Descriptors, index: int
+    ) -> None:
         """Map the memory of a frontend. Raises ChannelBroken."""
-        self._hub = hub
-        self._plane = hub.plane
+        self._services = services
+        self._plane = services.plane
         self.index = index
         self.serving = False
         self.channel = FrameChannel(
@@ -99,8 +120,8 @@ class Peer:
             self._on_frames,
             self._on_broken,
             is_engine=True,
-            limit_bytes=hub.limit_bytes,
-            budget=hub.budget,
+            limit_bytes=services.limit_bytes,
+            budget=services.budget,
         )
         self.channel.on_backlog = self._on_backlog
         self._sock = sock
@@ -132,7 +153,7 @@ class Peer:
         with suppress(OSError):  # it has ended
             self._sock.shutdown(socket.SHUT_RDWR)  # uvloop keeps a socket open that it reads from
         self._sock.close()
-        self._hub.left(self)
+        self._services.on_end(self)
         for infer in list(self._in_flight.values()):
             infer.cancel()
         for call_off in list(self._pending.values()):
@@ -276,7 +297,7 @@ class Peer:
                 self._end_trace(frame)
             case FrameKind.SERVING:
                 self.serving = True
-                self._hub.changed.set()
+                self._services.on_serving()
             case _:
                 raise ChannelBroken(f"a frame of kind {frame.kind}")
 
@@ -310,9 +331,9 @@ class Peer:
         if frame.kind == FrameKind.HTTP:
             request = RelayedRequest(verb, frame.payload, answer)
             self._pending[number] = request.call_off
-            self._hub.http.serve(request)  # type: ignore[arg-type]
+            self._services.http.serve(request)  # type: ignore[arg-type]
         else:
-            call, serve = RelayedCall(answer), self._hub.methods[verb.path.decode()].unary
+            call, serve = RelayedCall(answer), self._services.methods[verb.path.decode()].unary
             assert serve is not None
             self._pending[number] = call.call_off
             serve(call, frame.payload)  # type: ignore[arg-type]

@@ -397,7 +397,7 @@ class RemotePlane:
             head = RequestHead(model, request.request_id, (), (), 1, request.parameters)
         for output, bound_output in zip(request.outputs, head.outputs, strict=False):
             if output.shared_memory is not None:
-                bound_output.placement = wire.Elsewhere()
+                bound_output.placement = wire.EnginePlacement()
                 bound_output.binary = True
         head.converted = any(not each.binary or each.classification for each in head.outputs)
         head.placed = True
@@ -486,7 +486,7 @@ def _with_described_outputs(head: RequestHead, described: wire.Described) -> Req
     for each in described.outputs:
         spec = model.signature.outputs[each.name]
         output = BoundOutput(spec, binary=each.binary, classification=each.classification)
-        output.placement = wire.Elsewhere() if each.placed else None
+        output.placement = wire.EnginePlacement() if each.placed else None
         outputs.append(output)
     other = RequestHead(model, head.request_id, head.inputs, tuple(outputs), head.batch_size, head.parameters)
     other.empty_final_response = head.empty_final_response

@@ -21,7 +21,7 @@ from tpx.errors import UsageError
 from tpx.protocol.handshakes import bound_sockets
 from tpx.serving.endpoints import BoundEndpoint
 from tpx.serving.options import ServeConfig
-from tpx.serving.processes.frontend import FrontendSeat, end_with
+from tpx.serving.processes.frontend import FrontendSpec, end_with
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _END_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSeat:
+class EngineSpec:
     """Sockets and addresses of the engine process."""
 
     listening: socket.socket
@@ -84,8 +84,8 @@ class ProcessSupervisor:
     """Runs one engine and `count` frontends; each function is called in its own process."""
 
     config: ServeConfig
-    engine: Callable[[EngineSeat], int]
-    frontend: Callable[[FrontendSeat], int]
+    engine: Callable[[EngineSpec], int]
+    frontend: Callable[[FrontendSpec], int]
 
     def run(self) -> int:
         """Run until a signal; return the exit status, negative for a signal. Raises UsageError."""
@@ -95,7 +95,7 @@ class ProcessSupervisor:
         listening.listen(2 * count)
         sockets = self._bind_sockets(count)
         started, reports_started = os.pipe2(os.O_NONBLOCK)
-        engine_seat = EngineSeat(
+        engine_spec = EngineSpec(
             listening=listening,
             count=count,
             bound=[
@@ -111,16 +111,16 @@ class ProcessSupervisor:
             started=reports_started,
         )
         address = listening.getsockname()
-        engine = _Child("the engine", partial(self.engine, engine_seat), started, engine_seat.metrics)
+        engine = _Child("the engine", partial(self.engine, engine_spec), started, engine_spec.metrics)
         frontends = []
         for index in range(count):
             own = {flag: each[index] for flag, each in sockets.items() if flag != "metrics"}
             started, reports_started = os.pipe2(os.O_NONBLOCK)
-            seat = FrontendSeat(
+            spec = FrontendSpec(
                 index=index, count=count, engine=address, sockets=own, started=reports_started
             )
             others = [sock for group in own.values() for sock in group]
-            frontends.append(_Child(f"frontend {index}", partial(self.frontend, seat), started, others))
+            frontends.append(_Child(f"frontend {index}", partial(self.frontend, spec), started, others))
         every = [sock for each in sockets.values() for group in each for sock in group]
         return _ChildWatch(engine, frontends, every).run()
 

@@ -237,7 +237,7 @@ class Request(Struct, array_like=True):
         return request
 
 
-class Elsewhere:
+class EnginePlacement:
     """Implements Placement in a frontend: the engine has written the output to shared memory already."""
 
     def put(self, output: str, data: Buffer) -> None:

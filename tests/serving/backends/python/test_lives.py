@@ -35,6 +35,29 @@ class TritonPythonModel:
         time.sleep(0.1)
         os._exit(3)
 """
+FORKS = """
+import os
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        child = os.fork()
+        if not child:
+            requests.clear()  # its views of the inputs end
+            os._exit(0)
+        os.waitpid(child, 0)
+        folder = os.path.dirname(__file__)
+        open(os.path.join(folder, "forked"), "w").close()
+        while not os.path.exists(os.path.join(folder, "go_on")):
+            time.sleep(0.01)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", request.inputs()[0].as_numpy() * 2)])
+            for request in requests
+        ]
+"""
 
 
 def _broken(where: str) -> str:
@@ -131,6 +154,20 @@ def test_an_answer_that_cannot_be_read_ends_its_process_and_is_an_error(
         assert ask(live, "babbles", -1).status == 503
         assert "an invalid frame" in caplog.text
         assert y_of(ask(live, "babbles", 2)) == [2]
+
+
+def test_a_process_that_a_model_forks_leaves_its_inputs_alone(tmp_path: Path) -> None:
+    directory = add(tmp_path, "forks", "double", ONE + SAME)
+    (directory / "model.py").write_text(FORKS, encoding="utf-8")
+    with serving(tmp_path) as live, ThreadPoolExecutor(2) as pool:
+        [model] = live.server.repository.served()
+        first = pool.submit(ask, live, "forks", *[1] * 10_000)
+        eventually((directory / "forked").exists)
+        second = pool.submit(ask, live, "forks", *[2] * 10_000)
+        eventually(lambda: model.in_flight == 2)  # its inputs are in the memory of the process, too
+        (directory / "go_on").touch()
+        assert y_of(first.result()) == [2] * 10_000
+        assert y_of(second.result()) == [4] * 10_000
 
 
 def test_a_killed_process_is_back_and_readiness_shows_it(tmp_path: Path) -> None:

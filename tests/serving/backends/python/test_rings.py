@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import signal
 
 import numpy as np
 import pytest
@@ -49,6 +50,21 @@ def test_a_block_is_free_when_its_last_view_has_gone() -> None:
         ring.put(b"b" * 40_000, 40_000)
     assert bytes(part.tobytes()) == b"a" * 10
     del part
+    ring.put(b"b" * 40_000, 40_000)
+
+
+def test_a_fork_of_the_process_that_views_a_block_does_not_free_it() -> None:
+    ring, reader = _pair(1 << 16)
+    views = [reader.view(ring.put(b"a" * 40_000, 40_000), 40_000)]
+    child = os.fork()
+    if not child:
+        reader.abandon()
+        views.clear()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    with pytest.raises(MemoryError):
+        ring.put(b"b" * 40_000, 40_000)
+    views.clear()
     ring.put(b"b" * 40_000, 40_000)
 
 

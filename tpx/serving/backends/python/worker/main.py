@@ -46,6 +46,7 @@ def main(descriptor: int, lifeline: int, questions: int, from_server: int, to_se
     incoming, outgoing = TensorMemory(from_server), TensorMemory(to_server)
     os.close(from_server)
     os.close(to_server)
+    os.register_at_fork(after_in_child=incoming.abandon)
     threading.Thread(target=_die_with_server, args=(descriptor,), name="tpx-watch", daemon=True).start()
     for name in ("triton_python_backend_utils", "c_python_backend_utils"):
         sys.modules[name] = triton_python_backend_utils

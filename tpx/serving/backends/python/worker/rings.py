@@ -60,14 +60,20 @@ def reserve_memory() -> tuple[int, TensorMemory]:
 class TensorMemory:
     """A mapping of shared memory, unmapped with its last view."""
 
-    __slots__ = ("_mapped", "address", "memory", "size")
+    __slots__ = ("_mapped", "abandoned", "address", "memory", "size")
 
     def __init__(self, fd: int) -> None:
         """Map the memory that a descriptor refers to; the descriptor can be closed. Raises OSError."""
         self.size = os.fstat(fd).st_size
+        self.abandoned = False
+        """True in a fork of the process that reads the memory: no block is freed with a view of the fork."""
         mapped = self._mapped = mmap.mmap(fd, self.size)
         self.memory = memoryview(mapped)
         self.address: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+
+    def abandon(self) -> None:
+        """Free no more blocks, because this process is a fork of the one that reads them."""
+        self.abandoned = True
 
     def drop_pages(self, start: int, end: int) -> None:
         """Return the whole pages between two offsets to the system."""
@@ -112,6 +118,8 @@ class _Lease:
         }
 
     def __del__(self) -> None:
+        if self._shared.abandoned:
+            return
         end = self._at + _ALIGNMENT + self._size
         if end > _KEPT_BYTES and self._size >= _WORTH_BYTES:
             self._shared.drop_pages(self._at + _ALIGNMENT, end)
