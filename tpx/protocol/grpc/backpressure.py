@@ -86,7 +86,7 @@ class Shared:
             self._await_room()
 
 
-class Intake:
+class RequestStream:
     """Request side of one call: turns DATA into messages."""
 
     def __init__(self, call: "ServerCall", shared: Shared, reader: MessageReader) -> None:

@@ -285,8 +285,8 @@ class GrpcServerConnection:
             self._end_connection()
         self.release()
         for call in list(self._calls.values()):
-            if call.intake is not None and call.intake.on_drain is not None:
-                call.intake.on_drain()
+            if call.request_stream is not None and call.request_stream.on_drain is not None:
+                call.request_stream.on_drain()
 
     def _finish_drain(self) -> None:
         if self._accept_up_to == MAX_STREAM_ID:

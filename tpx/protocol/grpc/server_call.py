@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tpx.errors import Code, Overloaded
 from tpx.protocol.compression import deflate
-from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, Intake, Shared
+from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, RequestStream, Shared
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
@@ -81,10 +81,10 @@ class ServerCall(Stream):
         "began_ns",
         "head",
         "held",
-        "intake",
         "method",
         "on_answered",
         "on_gone",
+        "request_stream",
     )
 
     def __init__(
@@ -107,7 +107,7 @@ class ServerCall(Stream):
         """Called once with the status when a unary response begins or the call ends, even if unread."""
         self.began_ns = 0
         """Time at which the headers arrived; set only if the listener has an observer."""
-        self.intake: Intake | None = None
+        self.request_stream: RequestStream | None = None
         """Set once DATA other than one whole message arrives."""
         self._message: Buffer | None = None
         self._sink: MessageSink | None = None
@@ -158,16 +158,16 @@ class ServerCall(Stream):
             known = [_ACCEPTED] if self.head.fault[0] is Status.UNIMPLEMENTED else []
             self._send_last_block(trailers_only_block(*self.head.fault, known))
         elif self.method.stream is not None:
-            self.intake = self._make_intake()
+            self.request_stream = self._open_request_stream()
             self._sink = self.method.stream(self)
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
-        intake = self.intake
+        stream = self.request_stream
         if not self.peer_ended:
-            if intake is not None and intake.absorb(data, start, stop):
+            if stream is not None and stream.absorb(data, start, stop):
                 return
-        elif intake is None and self.method.unary is not None:
-            # the hot path: a whole request in one frame goes to the method without an intake
+        elif stream is None and self.method.unary is not None:
+            # the hot path: a whole request in one frame goes to the method without a request stream
             shared, size = self._shared, stop - start - PREFIX_BYTES
             if (
                 0 <= size <= shared.limits.max_message_bytes
@@ -177,22 +177,22 @@ class ServerCall(Stream):
                 self.method.unary(self, data[start + PREFIX_BYTES : stop])
                 return
         if start < stop:
-            if intake is None:
-                intake = self.intake = self._make_intake()
-            intake.receive(data, start, stop)
+            if stream is None:
+                stream = self.request_stream = self._open_request_stream()
+            stream.receive(data, start, stop)
         if self.peer_ended:
             self.end()
 
     def landed(self, count: int) -> None:
-        if self.intake is not None:
-            self.intake.landed(count)
+        if self.request_stream is not None:
+            self.request_stream.landed(count)
         if self.peer_ended:
             self.end()
 
-    def _make_intake(self) -> Intake:
+    def _open_request_stream(self) -> RequestStream:
         limit, encoding = self._shared.limits.max_message_bytes, self.head.encoding
         reader = MessageReader(limit, encoding, self.method.tensor_offset, self._reserve_memory)
-        return Intake(self, self._shared, reader)
+        return RequestStream(self, self._shared, reader)
 
     def _reserve_memory(self, size: int) -> None:
         """Reserve memory for an incomplete message. Raises Overloaded."""
@@ -221,39 +221,39 @@ class ServerCall(Stream):
         `on_stall(False)` when it resumes; `on_drain` when the server shuts down and the stream must end
         after the requests in flight.
         """
-        if self.intake is not None:
-            self.intake.on_stall, self.intake.on_drain = on_stall, on_drain
+        if self.request_stream is not None:
+            self.request_stream.on_stall, self.request_stream.on_drain = on_stall, on_drain
 
     def landing(self, remaining: int) -> memoryview | None:
-        return self.intake.landing(remaining) if self.intake is not None else None
+        return self.request_stream.landing(remaining) if self.request_stream is not None else None
 
     def pause_reading(self) -> None:
         """Withhold the messages after the current one until `resume_reading`."""
-        if self.intake is not None:
-            self.intake.paused = True
+        if self.request_stream is not None:
+            self.request_stream.paused = True
 
     def resume_reading(self) -> None:
-        if self.intake is not None:
-            self.intake.paused = False
+        if self.request_stream is not None:
+            self.request_stream.paused = False
             # not now: the caller may itself be called from `read_on`
             asyncio.get_running_loop().call_soon(self.read_on)
 
     def eased(self) -> None:
         """Handle the client having read most of this call's responses."""
-        if self.intake is not None:
-            self.intake.stall(False)
+        if self.request_stream is not None:
+            self.request_stream.stall(False)
         self.read_on()
 
     def read_on(self) -> None:
         """Process withheld data as far as the limits now allow."""
-        if self.intake is not None:
-            self.intake.read_on()
+        if self.request_stream is not None:
+            self.request_stream.read_on()
 
     def end(self) -> None:
         """Handle the end of the client's half."""
         if self.we_ended or self.withheld is not None:
             return
-        if self.intake is not None and not self.intake.reader.between_messages:
+        if self.request_stream is not None and not self.request_stream.reader.between_messages:
             self.give_up(Status.INTERNAL, "the stream ended in the middle of a message")
         elif self._sink is not None:
             self._sink.half_closed()
@@ -278,9 +278,9 @@ class ServerCall(Stream):
     def _release_resources(self) -> None:
         """Release what the call holds: its timer, withheld data, and memory."""
         self._cancel_deadline()
-        if self.intake is not None:
-            self.intake.drop()
-            self.intake = None
+        if self.request_stream is not None:
+            self.request_stream.drop()
+            self.request_stream = None
         if self.held:
             self.hold(-self.held)
             self._reserved = 0
@@ -302,9 +302,9 @@ class ServerCall(Stream):
         """Progress of the message that the client has yet to complete, or None if it owes none."""
         if self.peer_ended or self.we_ended or self.withheld is not None:
             return None
-        if self.intake is None or self.intake.reader.between_messages:
+        if self.request_stream is None or self.request_stream.reader.between_messages:
             return () if self.method.stream is None else None
-        return self.intake.reader.progress
+        return self.request_stream.reader.progress
 
     def _expire(self) -> None:
         # the deadlines of ten thousand calls may expire at once: spread the work over loop iterations
@@ -372,9 +372,9 @@ class ServerCall(Stream):
             sender.queue(self, (pack_prefix(1, len(message)), message))
         else:
             sender.queue(self, (pack_prefix(0, size), *parts))
-        if self._sink is not None and self.queued > CALL_UNREAD_BYTES and self.intake is not None:
+        if self._sink is not None and self.queued > CALL_UNREAD_BYTES and self.request_stream is not None:
             sender.notify(CALL_UNREAD_BYTES // 2, self)
-            self.intake.stall(True)
+            self.request_stream.stall(True)
 
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
         """End a streaming call after all queued messages, with OK or an error of its method."""
@@ -431,7 +431,7 @@ class ServerCall(Stream):
         self.on_gone = self._sink = None
         if self._deadline is not None:
             self._cancel_deadline()
-        if self.intake is not None or self.held:
+        if self.request_stream is not None or self.held:
             self._release_resources()
         if not self.peer_ended:
             self._shared.connection.control.reset_stream(self.id, ErrorCode.NO_ERROR)

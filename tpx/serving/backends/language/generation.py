@@ -71,7 +71,7 @@ class LanguageModel:
         """Queue requests."""
         for request in requests:
             execution = request._execution
-            assert execution is not None
+            assert isinstance(execution, Execution)
             if self._outbox is None:
                 self._outbox = Outbox(execution)
             generation = Generation(request, execution, self._outbox)

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from tpx.serving.backends.python.worker.calls import RUNTIME
 from tpx.serving.backends.python.worker.metrics import Metric, MetricFamily, MetricKind
+from tpx.serving.backends.python.worker.runtime import RUNTIME
 
 if TYPE_CHECKING:
     from tpx.serving.backends.language.generation import Generation
@@ -62,6 +62,6 @@ class EngineMetrics:
         if gaps > 0:
             mean_s = (generation.last_ns - generation.first_ns) / 1e9 / gaps
             number, _ = self._token._check_kind("observe metric", "Observe", _HISTOGRAM)
-            RUNTIME.calls.tell("observe", id=number, value=mean_s, count=gaps)
+            RUNTIME.server.tell("observe", id=number, value=mean_s, count=gaps)
         if generation.succeeded:
             self._whole.observe((generation.last_ns - generation.arrived_ns) / 1e9)

@@ -56,7 +56,7 @@ def _resolve_future(arrived: asyncio.Future[None]) -> None:
 
 
 class Calls:
-    """Calls of a process, and its other requests to the server."""
+    """Implements Server: calls of a process, and its other requests."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -136,7 +136,42 @@ class Calls:
         tensors = [Tensor._from_frame(h, data) for h, data in zip(head.tensors, buffers)]
         return InferenceResponse(tensors, parameters=json.loads(head.extra.get("parameters", "{}")))
 
+    def infer(self, request: InferenceRequest, *, decoupled: bool) -> object:
+        """Implement InferenceRequest.exec."""
+        made = _Call()
+        number = self.begin(request, made, decoupled=decoupled)
+        if decoupled:
+            return ResponseIterator(self, made, number)
+        self.channel.wait(lambda: made.final)
+        return made.responses.popleft()
+
+    def infer_async(self, request: InferenceRequest, *, decoupled: bool) -> object:
+        """Implement InferenceRequest.async_exec: return a future of the running event loop.
+
+        Its result is the response, or for a decoupled model an iterator, available with the first response.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+        made = _Call()
+        self.channel.pump()
+
+        def finish() -> None:
+            if not future.done():
+                made.notify = None
+                first = ResponseIterator(self, made, number) if decoupled else made.responses.popleft()
+                future.set_result(first)
+
+        made.notify = partial(_call_soon, loop, finish)
+        number = self.begin(request, made, decoupled=decoupled)
+        future.add_done_callback(lambda done: self.drop(number) if done.cancelled() else None)
+        return future
+
     # services other than inference
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes of shared memory for tensors to the server."""
+        return self.channel.free_bytes
 
     def ask(self, verb: str, *, blame: str = "", **words: object) -> Any:
         """Ask the server for a service and return its result.
@@ -159,33 +194,6 @@ class Calls:
         """Handle a RESULT frame."""
         answer = json.loads(bytes(body))
         self._asked[answer["number"]] = answer
-
-
-class Runtime:
-    """State behind the functions of pb_utils; there is one model per process."""
-
-    def __init__(self) -> None:
-        self._calls: Calls | None = None
-        self.model_directory = ""
-
-    def start(self, calls: Calls, model_directory: str) -> None:
-        """Connect the functions of pb_utils to the server."""
-        self._calls = calls
-        self.model_directory = model_directory
-
-    @property
-    def calls(self) -> Calls:
-        """Return the calls of this process. Raises TritonModelException outside of a server."""
-        if self._calls is None:
-            raise TritonModelException("this needs a server: the model was imported by something else")
-        return self._calls
-
-    @property
-    def connected(self) -> bool:
-        return self._calls is not None
-
-
-RUNTIME = Runtime()
 
 
 class ResponseIterator:
@@ -263,37 +271,3 @@ class ResponseIterator:
     def __del__(self) -> None:
         if not self._call.final:
             self._calls.drop(self._number)
-
-
-def call(request: InferenceRequest, *, decoupled: bool) -> Any:
-    """Implements InferenceRequest.exec."""
-    calls = RUNTIME.calls
-    made = _Call()
-    number = calls.begin(request, made, decoupled=decoupled)
-    if decoupled:
-        return ResponseIterator(calls, made, number)
-    calls.channel.wait(lambda: made.final)
-    return made.responses.popleft()
-
-
-def call_async(request: InferenceRequest, *, decoupled: bool) -> Any:
-    """Implements InferenceRequest.async_exec: a future of the running event loop.
-
-    Its result is the response, or for a decoupled model an iterator, available with the first response.
-    """
-    calls = RUNTIME.calls
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[object] = loop.create_future()
-    made = _Call()
-    calls.channel.pump()
-
-    def finish() -> None:
-        if not future.done():
-            made.notify = None
-            first = ResponseIterator(calls, made, number) if decoupled else made.responses.popleft()
-            future.set_result(first)
-
-    made.notify = partial(_call_soon, loop, finish)
-    number = calls.begin(request, made, decoupled=decoupled)
-    future.add_done_callback(lambda done: calls.drop(number) if done.cancelled() else None)
-    return future

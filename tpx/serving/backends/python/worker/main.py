@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from tpx.serving.backends.python.worker import frames, triton_python_backend_utils
-from tpx.serving.backends.python.worker.calls import RUNTIME, Calls
+from tpx.serving.backends.python.worker.calls import Calls
 from tpx.serving.backends.python.worker.channel import Channel, ServerGone
 from tpx.serving.backends.python.worker.errors import described
 from tpx.serving.backends.python.worker.execution import Execution
 from tpx.serving.backends.python.worker.model_config import ModelConfig
 from tpx.serving.backends.python.worker.rings import TensorMemory
+from tpx.serving.backends.python.worker.runtime import RUNTIME
 from tpx.serving.backends.python.worker.services import Reports
 
 

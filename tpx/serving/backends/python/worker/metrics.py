@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from tpx.serving.backends.python.worker import arguments
-from tpx.serving.backends.python.worker.calls import RUNTIME
 from tpx.serving.backends.python.worker.errors import TritonModelException
+from tpx.serving.backends.python.worker.runtime import RUNTIME
 
 _DELETED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' "
@@ -41,22 +41,24 @@ class Metric:
             raise _make_error(
                 doing, f"{_format_kind(kind)} can only be incremented monotonically by non-negative values."
             )
-        RUNTIME.calls.tell("increment", id=number, value=value)
+        RUNTIME.server.tell("increment", id=number, value=value)
 
     def set(self, value: float) -> None:
         """Set a gauge. Raises TritonModelException."""
         number, _ = self._check_kind("set metric", "Set", MetricKind.GAUGE)
-        RUNTIME.calls.tell("set", id=number, value=arguments.real(value, "Metric.set(): value"))
+        RUNTIME.server.tell("set", id=number, value=arguments.real(value, "Metric.set(): value"))
 
     def observe(self, value: float) -> None:
         """Add an observation to a histogram. Raises TritonModelException."""
         number, _ = self._check_kind("observe metric", "Observe", MetricKind.HISTOGRAM)
-        RUNTIME.calls.tell("observe", id=number, value=arguments.real(value, "Metric.observe(): value"))
+        RUNTIME.server.tell("observe", id=number, value=arguments.real(value, "Metric.observe(): value"))
 
     def value(self) -> float:
         """Return the value of a counter or a gauge. Raises TritonModelException."""
         number, _ = self._check_kind("get metric", "Value", MetricKind.COUNTER, MetricKind.GAUGE)
-        return float(RUNTIME.calls.ask("value", id=number))
+        value = RUNTIME.server.ask("value", id=number)
+        assert isinstance(value, (int, float))
+        return float(value)
 
     def _check_kind(self, doing: str, operation: str, *kinds: MetricKind) -> tuple[int, MetricKind]:
         if self._deleted:
@@ -79,7 +81,7 @@ class MetricFamily:
         name = arguments.text(name, "MetricFamily(): name")
         words = arguments.text(description, "MetricFamily(): description")
         blame = "Error when creating MetricFamily: "
-        RUNTIME.calls.ask("family", blame=blame, id=number, name=name, help=words, kind=int(kind))
+        RUNTIME.server.ask("family", blame=blame, id=number, name=name, help=words, kind=int(kind))
         self._number = number
 
     def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:  # noqa: N802 (Triton's name)
@@ -98,7 +100,7 @@ class MetricFamily:
         if series is None:
             series = Metric(self._kind)
             words = {"family": self._number, "labels": texts, "buckets": bounds}
-            RUNTIME.calls.ask("metric", blame="Error when creating Metric: ", id=series._number, **words)
+            RUNTIME.server.ask("metric", blame="Error when creating Metric: ", id=series._number, **words)
             self._series[key] = series
         return series
 
@@ -119,7 +121,7 @@ class MetricFamily:
             series._deleted = True
         with suppress(Exception):  # the server and its metrics have gone
             numbers = [series._number for series in self._series.values()]
-            RUNTIME.calls.tell("drop_family", id=number, metrics=numbers)
+            RUNTIME.server.tell("drop_family", id=number, metrics=numbers)
 
 
 def _make_error(doing: str, why: str) -> TritonModelException:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Protocol, Union
 
 from tpx.serving.backends.python.worker import arguments
 from tpx.serving.backends.python.worker.errors import TritonModelException
 from tpx.serving.backends.python.worker.frames import Head
-from tpx.serving.backends.python.worker.response import parameters_of, tensors_of
+from tpx.serving.backends.python.worker.response import InferenceResponseSender, parameters_of, tensors_of
+from tpx.serving.backends.python.worker.runtime import RUNTIME
 from tpx.serving.backends.python.worker.tensor import Tensor
-
-if TYPE_CHECKING:
-    from tpx.serving.backends.python.worker.execution import Execution
-    from tpx.serving.backends.python.worker.response import InferenceResponseSender
 
 CorrelationId = Union[int, str]
 
@@ -61,11 +58,21 @@ class InferenceTrace:
         return self._context or None
 
 
+class RequestExecution(Protocol):
+    """The execution that a received request belongs to."""
+
+    def sender(self, request: InferenceRequest) -> InferenceResponseSender:
+        """Return the response sender of a request."""
+
+    def is_cancelled(self, handle: int) -> bool:
+        """Return whether a request was cancelled."""
+
+
 class InferenceRequest:
     """A request received by the model, or one made by it to another model."""
 
     # what most received requests share
-    _execution: Execution | None = None
+    _execution: RequestExecution | None = None
     _handle = 0
     _model_name = ""
     _model_version = -1
@@ -114,7 +121,7 @@ class InferenceRequest:
 
     @classmethod
     def _from_frame(
-        cls, handle: int, request_id: str, head: Head, inputs: list[Tensor], execution: Execution
+        cls, handle: int, request_id: str, head: Head, inputs: list[Tensor], execution: RequestExecution
     ) -> InferenceRequest:
         self = cls.__new__(cls)
         extra = head.extra
@@ -197,17 +204,16 @@ class InferenceRequest:
 
     def exec(self, decoupled: bool = False) -> Any:
         """Run another model; return its response, or for a decoupled model an iterator of responses."""
-        from tpx.serving.backends.python.worker.calls import call
-
-        return call(self, decoupled=arguments.flag(decoupled, "exec(): decoupled"))
+        decoupled = arguments.flag(decoupled, "exec(): decoupled")
+        return RUNTIME.server.infer(self, decoupled=decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Any:
         """Run another model as `exec` does; awaitable."""
-        from tpx.serving.backends.python.worker.calls import call_async
+        return RUNTIME.server.infer_async(
+            self, decoupled=arguments.flag(decoupled, "async_exec(): decoupled")
+        )
 
-        return call_async(self, decoupled=arguments.flag(decoupled, "async_exec(): decoupled"))
-
-    def _require_execution(self) -> Execution:
+    def _require_execution(self) -> RequestExecution:
         if self._execution is None:
             raise TritonModelException("only a request that came to the model's execute function has this")
         return self._execution

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from tpx.serving.backends.python.worker import arguments
 from tpx.serving.backends.python.worker.errors import TritonError, TritonModelException
 from tpx.serving.backends.python.worker.tensor import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tpx.serving.backends.python.worker.execution import Execution
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
@@ -52,14 +48,27 @@ class InferenceResponse:
         return self._parameters
 
 
+class Responder(Protocol):
+    """Sends the responses of requests, which it knows by their handles."""
+
+    def respond(self, handle: int, response: InferenceResponse | None, *, final: bool) -> None:
+        """Send a response of a request; blocks while the client is far behind."""
+
+    def abandoned(self, handle: int) -> None:
+        """Handle a response sender that was dropped before its final flag."""
+
+    def is_cancelled(self, handle: int) -> bool:
+        """Return whether a request was cancelled."""
+
+
 class InferenceResponseSender:
     """Sender of one request's responses. It may outlive `execute` and be used by any thread.
 
     A sender dropped before its final flag sends it then, so that the client does not wait forever.
     """
 
-    def __init__(self, execution: Execution, handle: int, *, decoupled: bool) -> None:
-        self._execution = execution
+    def __init__(self, responder: Responder, handle: int, *, decoupled: bool) -> None:
+        self._responder = responder
         self._handle = handle
         self._decoupled = decoupled
         self._lock = threading.Lock()
@@ -81,11 +90,11 @@ class InferenceResponseSender:
             self._check_response(response, flags)
             self._closed = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
             self._sent += response is not None
-        self._execution.respond(self._handle, response, final=flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._responder.respond(self._handle, response, final=flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:
         """Return whether the request was cancelled."""
-        return self._execution.is_cancelled(self._handle)
+        return self._responder.is_cancelled(self._handle)
 
     def _check_response(self, response: Any, flags: int) -> None:
         if self._closed:
@@ -108,7 +117,7 @@ class InferenceResponseSender:
 
     def __del__(self) -> None:
         if not self._closed:
-            self._execution.abandoned(self._handle)
+            self._responder.abandoned(self._handle)
 
 
 def tensors_of(value: Any, argument: str, none: str) -> list[Tensor]:

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from tpx.serving.backends.python.worker import arguments
-from tpx.serving.backends.python.worker.calls import RUNTIME
 from tpx.serving.backends.python.worker.channel import ServerGone
 from tpx.serving.backends.python.worker.errors import TritonModelException, place_of, traceback_of
+from tpx.serving.backends.python.worker.runtime import RUNTIME
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
@@ -39,14 +39,14 @@ def load_model(model_name: str, config: str = "", files: Any = None) -> None:
         if not isinstance(content, bytes):
             raise arguments.wrong(content, f"load_model(): file '{path}'", "bytes")
         packed[arguments.text(path, "load_model(): each path of files")] = base64.b64encode(content).decode()
-    RUNTIME.calls.ask("load", blame="Failed to load model: ", **words, files=packed)
+    RUNTIME.server.ask("load", blame="Failed to load model: ", **words, files=packed)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload a model. Raises TypeError, TritonModelException."""
     model = arguments.text(model_name, "unload_model(): model_name")
     dependents = arguments.flag(unload_dependents, "unload_model(): unload_dependents")
-    RUNTIME.calls.ask("unload", blame="Failed to unload model: ", model=model, dependents=dependents)
+    RUNTIME.server.ask("unload", blame="Failed to unload model: ", model=model, dependents=dependents)
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
@@ -54,7 +54,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     model = arguments.text(model_name, "is_model_ready(): model_name")
     version = arguments.text(model_version, "is_model_ready(): model_version")
     blame = "Failed to check model readiness: "
-    return bool(RUNTIME.calls.ask("ready", blame=blame, model=model, version=version))
+    return bool(RUNTIME.server.ask("ready", blame=blame, model=model, version=version))
 
 
 def get_model_dir() -> str:
@@ -76,7 +76,7 @@ def _write_log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
     if not RUNTIME.connected:
         sys.stderr.write(f"{message}\n")
         return
-    RUNTIME.calls.tell(
+    RUNTIME.server.tell(
         "log", level=level, file=caller.f_code.co_filename, line=caller.f_lineno, message=message
     )
 
@@ -95,7 +95,7 @@ class Logger:
 
 def _count_free_memory() -> int:
     """Return the bytes that no tensor occupies in the memory in which they get to the server."""
-    return RUNTIME.calls.channel.free_bytes
+    return RUNTIME.server.free_bytes
 
 
 shared_memory = SimpleNamespace(free_memory=_count_free_memory)
@@ -136,7 +136,7 @@ class Reports:
         text = f"{what}, message: {summary} [{self._model}{more}]"
         trace = "" if message else _shorten(traceback_of(error))
         file, line = place_of(error)
-        RUNTIME.calls.tell(
+        RUNTIME.server.tell(
             "log", level=Logger.ERROR, file=file, line=line, message=_shorten(text), traceback=trace
         )
 
