@@ -524,11 +524,10 @@ class PythonInstance:
         if not flags & frames.EMPTY:
             held.request.head = held.head
             response, at = self._answers.take(held.request, body, at, connection)
-        if flags & frames.FINAL:
-            held.responded(response, final=True)
+        final = bool(flags & frames.FINAL)
+        held.responded(response, final=final)
+        if final:
             del self._held[handle]
-        else:
-            held.responded(response, final=False)
         return at
 
 
