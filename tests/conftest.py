@@ -24,15 +24,21 @@ _STARTERS = (
 _IDENTITIES = {id(starter) for starter in _STARTERS}
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark as `e2e` what starts servers or processes; keep the tests of a file together, which share them."""
-    spreading = config.pluginmanager.hasplugin("xdist")
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `e2e` what starts servers or processes."""
     for item in items:
         if isinstance(item, pytest.Function) and any(map(starts_something, _modules(item))):
             item.add_marker(pytest.mark.e2e)
-        if spreading and item.get_closest_marker("spread") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Distribute by file where `--dist loadfile` asks for it; GPU machines do without xdist."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.by_file import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -19,7 +19,7 @@ from tpx.errors import LoadError, TpxError, UsageError
 
 pytestmark = pytest.mark.e2e
 
-QUICK: dict[str, Any] = {"measurement_interval": 200, "stability_percentage": 100}
+QUICK: dict[str, Any] = {"measurement_interval": 60, "stability_percentage": 100}
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_a_search_recommends_a_configuration(repository: Path, tmp_path: Path) -
         run_config_search_max_instance_count=1,
         run_config_search_max_concurrency=2,
         run_config_search_max_model_batch_size=1,
-        measurement_interval=200,
+        measurement_interval=60,
         final_rounds=0,
     )
     assert found.verdicts[0].best is not None
@@ -181,7 +181,7 @@ def test_the_example_of_the_documentation_runs(
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     examples.write(tmp_path / "models", ["mnist"])
-    quick = "concurrency=[1], measurement_interval=200, stability_percentage=100"
+    quick = "concurrency=[1], measurement_interval=60, stability_percentage=100"
     exec(code.replace("concurrency=[1, 2, 4]", quick), {})
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert capsys.readouterr().out.splitlines()[-1] in ("worse", "better", "same", "undecided")

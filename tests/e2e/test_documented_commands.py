@@ -147,7 +147,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repository
 
 
-@pytest.mark.spread
 @pytest.mark.parametrize("page", RUN_HERE, ids=name_of)
 def test_every_command_of_a_page_works(page: Path, models: Path, tmp_path: Path) -> None:
     (tmp_path / "page.sh").write_text("".join(script(page)), encoding="utf-8")

@@ -10,14 +10,6 @@ from tpx import examples
 from tpx.examples.mnist import held_out
 
 
-@pytest.fixture(scope="module")
-def digits() -> Any:
-    """The images that it was trained on, and those that it was not; scikit-learn is imported only here."""
-    from sklearn.datasets import load_digits
-
-    return load_digits()
-
-
 @pytest.fixture
 def packaged() -> onnxruntime.InferenceSession:
     data = (resources.files("tpx.examples") / "mnist.onnx").read_bytes()

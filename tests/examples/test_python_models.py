@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from tests.serving.live import Live, serving
 from tpx import examples
@@ -25,13 +25,13 @@ def test_words_are_counted(live: Live) -> None:
     assert np.frombuffer(answer.tail, np.int32).tolist() == [1, 4, 0]
 
 
-def test_a_vote_is_the_mean_of_five_opinions(live: Live) -> None:
-    digits = (load_digits().images[:8] / 16).astype(np.float32)[:, None]
-    vote = live.infer_binary("mnist_vote", {"image": digits})
+def test_a_vote_is_the_mean_of_five_opinions(live: Live, digits: Any) -> None:
+    images = (digits.images[:8] / 16).astype(np.float32)[:, None]
+    vote = live.infer_binary("mnist_vote", {"image": images})
     assert vote.status == 200, vote.body
     opinions = []
     for move in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0)):
-        answer = live.infer_binary("mnist", {"image": np.roll(digits, move, axis=(2, 3))})
+        answer = live.infer_binary("mnist", {"image": np.roll(images, move, axis=(2, 3))})
         opinions.append(np.frombuffer(answer.tail, np.float32))
     assert np.allclose(np.frombuffer(vote.tail, np.float32), np.mean(opinions, axis=0), atol=1e-5)
 

@@ -2,24 +2,24 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from tests.serving.live import serving
 from tpx import examples
 from tpx.examples.repository import EXAMPLES
 
 
-def test_it_sees_what_the_same_network_in_onnx_sees(tmp_path: Path) -> None:
+def test_it_sees_what_the_same_network_in_onnx_sees(tmp_path: Path, digits: Any) -> None:
     (mnist, torch) = examples.write(tmp_path, ["mnist", "mnist_torch"])
-    digits = (load_digits().images[:16]).astype(np.float32)[:, None]
+    images = digits.images[:16].astype(np.float32)[:, None]
     with serving(tmp_path) as live:
-        answers = [live.infer_binary(name, {"image": digits}) for name in (mnist.name, torch.name)]
+        answers = [live.infer_binary(name, {"image": images}) for name in (mnist.name, torch.name)]
     wanted, seen = (np.frombuffer(answer.tail, np.float32).reshape(16, 10) for answer in answers)
     assert np.allclose(seen, wanted, atol=1e-5)
-    assert (seen.argmax(1) == load_digits().target[:16]).mean() > 0.9
+    assert (seen.argmax(1) == digits.target[:16]).mean() > 0.9
 
 
 def test_its_announced_size_covers_it(tmp_path: Path) -> None:

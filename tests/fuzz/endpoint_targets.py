@@ -96,7 +96,7 @@ class Endpoints:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{live.ports['GRPCInferenceService']}")
         self._methods = [self._channel.unary_unary(SERVICE + verb, bytes, bytes) for verb in VERBS]
         self.targets = (
-            Target(name="http", seeds=HTTP_SEEDS, run=self.run_http, examples=300),
+            Target(name="http", seeds=HTTP_SEEDS, run=self.run_http, examples=150),
             Target(name="grpc", seeds=tuple(_grpc_seeds()), run=self.run_grpc, examples=200),
         )
 

@@ -265,12 +265,12 @@ def run_inflate(data: bytes) -> None:
 
 
 TARGETS = (
-    Target(name="v2_json", seeds=JSON_REQUESTS, run=run_v2_json, examples=400),
+    Target(name="v2_json", seeds=JSON_REQUESTS, run=run_v2_json, examples=200),
     Target(name="v2_binary", seeds=BINARY, run=run_v2_binary, examples=200),
-    Target(name="strings", seeds=STRINGS, run=run_strings, examples=400),
-    Target(name="v2_protobuf", seeds=_protobuf_seeds(), run=run_v2_protobuf, examples=400),
-    Target(name="config", seeds=CONFIGS, run=run_config, examples=300),
-    Target(name="json_config", seeds=JSON_CONFIGS, run=run_json_config, examples=300),
-    Target(name="generate", seeds=FLAT, run=run_generate, examples=300),
+    Target(name="strings", seeds=STRINGS, run=run_strings, examples=200),
+    Target(name="v2_protobuf", seeds=_protobuf_seeds(), run=run_v2_protobuf, examples=200),
+    Target(name="config", seeds=CONFIGS, run=run_config, examples=150),
+    Target(name="json_config", seeds=JSON_CONFIGS, run=run_json_config, examples=150),
+    Target(name="generate", seeds=FLAT, run=run_generate, examples=150),
     Target(name="inflate", seeds=PACKED, run=run_inflate, examples=200),
 )

@@ -254,9 +254,9 @@ def run_hpack(data: bytes) -> None:
 
 
 TARGETS = (
-    Target(name="http_head", seeds=HEADS, run=run_http_head, examples=400),
-    Target(name="chunked", seeds=CHUNKS, run=run_chunked, examples=400),
+    Target(name="http_head", seeds=HEADS, run=run_http_head, examples=200),
+    Target(name="chunked", seeds=CHUNKS, run=run_chunked, examples=200),
     Target(name="http_conversation", seeds=CONVERSATIONS, run=run_http_conversation),
     Target(name="http2", seeds=STREAMS, run=run_http2),
-    Target(name="hpack", seeds=BLOCKS, run=run_hpack, examples=400),
+    Target(name="hpack", seeds=BLOCKS, run=run_hpack, examples=200),
 )

@@ -130,7 +130,7 @@ def test_a_binary_search_finds_the_knee_of_a_server_with_one_place() -> None:
         free_at[0] = max(free_at[0], now) + 0.004
         return free_at[0] - now
 
-    words = "--request-rate-range 50:1250:100 --binary-search -l 100 -p 150 -r 3"
+    words = "--request-rate-range 50:850:100 --binary-search -l 100 -p 150 -r 3"
     report = ran("http", Behaviour(delay_s=one_at_a_time), *words.split())
     assert report.answer is not None
     assert 100 <= report.answer.value <= 700

@@ -281,6 +281,7 @@ def test_levels_before_the_death_of_a_worker_are_reported_with_the_error() -> No
 
 
 def test_a_worker_that_is_stopped_is_an_error_and_not_a_hang() -> None:
-    with http_server(Behaviour()) as url, pytest.raises(MeasurementError, match="has not responded for 1"):
+    slow = Behaviour(delay_s=lambda _: 0.05)
+    with http_server(slow) as url, pytest.raises(MeasurementError, match="has not responded for 1"):
         ran(Ending(signal.SIGSTOP), "-m", "net", "-u", url, "--concurrency-range", "2", "-p", "40000")
     assert workers() == []
