@@ -119,7 +119,6 @@ REFUSED: list[tuple[Endpoint, dict[str, Any], str]] = [
     ("completions", {"stop": "x" * 2000}, "stop"),
     ("completions", {"suffix": "x"}, "suffix"),
     ("completions", {"best_of": 2}, "best_of"),
-    ("completions", {"echo": True}, "echo"),
     ("completions", {"logprobs": 21}, "logprobs"),
     ("completions", {"logit_bias": {"x": 1}}, "logit_bias"),
     ("completions", {"logit_bias": {"1": 101}}, "logit_bias.1"),

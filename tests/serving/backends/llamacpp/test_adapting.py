@@ -60,6 +60,7 @@ def test_no_seed_becomes_the_one_that_means_a_random_one(seed: int) -> None:
     ("given", "param"),
     [
         ({**TEXT, "min_tokens": 2}, "min_tokens"),
+        ({**TEXT, "echo": True}, "echo"),
         ({**TEXT, "n": 5}, "n"),
         ({**CHAT, "tools": [tool("f")]}, "tools"),
     ],
