@@ -21,7 +21,7 @@ CHAT = ["--service-kind=openai", "--endpoint=v1/chat/completions"]
         ("--isl 512 --isl-stddev 64 --osl 9", ["--input-tokens=512,sd=64", "--output-tokens=9"]),
         ("--synthetic-input-tokens-mean=5 --output-tokens-mean 6", ["--input-tokens=5", "--output-tokens=6"]),
         ("--num-prompts 3 --prefix-prompt-length 4", ["--prompts=3", "--prefix-tokens=4"]),
-        ("--concurrency 8 --random-seed 1", ["--concurrency-range=8", "--seed=1"]),
+        ("--concurrency 8 --random-seed 1", ["--concurrency", "8", "--seed=1"]),
         ("--streaming -m llm", ["--streaming", "-m", "llm"]),
         ("--goodput ttft<200ms", ["--goodput=ttft<200ms"]),
     ],

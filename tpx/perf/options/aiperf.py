@@ -24,8 +24,6 @@ _ALIASES: Mapping[str, Sequence[str]] = {
     "seed": ("random-seed",),
     "model": ("model-names",),
     "endpoint": ("custom-endpoint",),
-    "concurrency-range": ("concurrency",),
-    "request-rate-range": ("request-rate",),
     "request-count": ("num-requests",),
     "warmup-request-count": ("num-warmup-requests",),
     "timeout": ("request-timeout-seconds",),
@@ -59,7 +57,8 @@ INSTEAD: Mapping[str, str] = {
     "search-recipe": "use --slo with the objectives",
 }
 """Options that mean something else here, with what to use."""
-_VALUES = {*_RENAMED, *_DEVIATIONS, *_MEANS, *INSTEAD, "endpoint-type", "goodput"}
+NAMES = frozenset({*_RENAMED, *_DEVIATIONS, *_MEANS, *INSTEAD, "endpoint-type", "goodput"})
+"""Options that are read here; `--concurrency` and `--request-rate` are beginnings of perf_analyzer's."""
 
 
 def translate(argv: Sequence[str]) -> list[str]:
@@ -71,7 +70,7 @@ def translate(argv: Sequence[str]) -> list[str]:
     while words:
         word = words.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or name not in _VALUES:
+        if not word.startswith("--") or name not in NAMES:
             out.append(word)
             continue
         if not equals and not words:
