@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tpx.cli.logs import TritonFormatter, configure, escapes
+from tpx.cli.logs import TritonFormatter, configure, escapes, finish
 from tpx.errors import UsageError
 from tpx.serving.logs import LogControl, LogSettings
 
@@ -215,3 +215,19 @@ def test_a_full_disk_is_told_once_and_logging_goes_on(capsys: pytest.CaptureFixt
     for _ in range(3):
         log_all()
     assert capsys.readouterr().err == "log file '/dev/full': [Errno 28] No space left on device\n"
+
+
+def test_handlers_of_libraries_are_not_closed() -> None:
+    closed: list[bool] = []
+
+    class Foreign(logging.NullHandler):
+        def close(self) -> None:
+            closed.append(True)
+
+    handler = Foreign()
+    logging.getLogger().addHandler(handler)
+    try:
+        finish()
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert closed == []

@@ -123,8 +123,15 @@ class _Console(logging.StreamHandler[TextIO]):
 
 
 def finish() -> None:
-    """Flush the streams. Errors are ignored, because the shutdown is orderly without the last lines too."""
-    logging.shutdown()
+    """Flush the streams. Errors are ignored, because the shutdown is orderly without the last lines too.
+
+    Handlers of libraries are left to `logging`: absl's would close the stream that it shares.
+    """
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _LogFile | _Console):
+            with suppress(OSError, ValueError):
+                handler.flush()
+                handler.close()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
