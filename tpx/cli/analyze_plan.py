@@ -37,7 +37,7 @@ from tpx.report.digits import duration
 from tpx.report.text import Table, wrapped
 
 CONFIGURATIONS_SHOWN = 60
-MOST_TRIALS = 1000
+MOST_TRIALS = 400
 """Maximum trials of a planned search, so that a plan takes 2 s at most; it notes if more would follow."""
 GROWTH = 1.1
 LATENCY = summarize(np.array([1_000_000]))
