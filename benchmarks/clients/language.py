@@ -64,7 +64,7 @@ def stream(port: int, model: str, streams: int, tokens: int) -> Streamed:
 
 def run_library(path: Path, streams: int, tokens: int) -> dict[str, float]:
     """Generate in threads of this process, with the settings of tpx; return a sample."""
-    from tpx.serving.backends.llamacpp.library import start_server
+    from tpx.serving.backends.llamacpp.llama_server import start_server
 
     server, _ = start_server(
         {

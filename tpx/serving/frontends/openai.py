@@ -286,18 +286,20 @@ class _OpenAiEvents:
 
     def send(self, event: bytes) -> None:
         """Send an event; dropped if the client is gone."""
+        self._begin()
+        self.request.send(b"data: %b\n\n" % event)
+
+    def _begin(self) -> None:
         if not self._begun:
             self._begun = True
             self.request.begin(200, _EVENTS)
-        self.request.send(b"data: %b\n\n" % event)
 
     def take(self, outputs: list[Tensor], *, final: bool) -> None:
         if outputs:
             self.send(self._form.piece(outputs))
         if final:
             rest = self._form.rest()
-            if not self._begun:
-                self.request.begin(200, _EVENTS)
+            self._begin()
             self.request.send(b"data: %b\n\n%b" % (rest, _DONE) if rest else _DONE)
             self.request.finish()
 

@@ -9,7 +9,7 @@ from tpx.protocol.openai import OpenAiRequest
 from tpx.serving.backends.language.generation import Generation, LanguageModel
 from tpx.serving.backends.language.views import RESPONSE
 from tpx.serving.backends.llamacpp.adapting import adapt
-from tpx.serving.backends.llamacpp.library import start_server
+from tpx.serving.backends.llamacpp.llama_server import start_server
 from tpx.serving.backends.python.worker.errors import ErrorCode
 
 _PROGRESS = b'"prompt_progress":{'
