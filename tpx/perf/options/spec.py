@@ -194,7 +194,7 @@ def _iter_load_rules(spec: SessionSpec) -> Rules:
     flag = "--output-tokens" if prompts.input_tokens is None else "--input-tokens"
     yield (
         prompts.wanted and spec.service.service_kind != "openai",
-        f"{flag} requires --service-kind openai",
+        f"{flag} requires --service-kind openai and its --endpoint, or --endpoint-type chat",
     )
     yield (
         prompts.wanted and inputs.files,
