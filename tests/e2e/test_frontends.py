@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ from tpx.serving.processes.ring import RING_BYTES
 COUNT = 2
 POSITION = 4096 + 4096 + RING_BYTES + 128
 """Where a frontend writes how far it has read the engine's frames."""
+WAITS = """
+max_batch_size: 8
+dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 60000000 }
+"""
 BIG = 300_000
 """Elements of a tensor that needs a block of its own."""
 
@@ -33,7 +38,9 @@ BIG = 300_000
 def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     repository = tmp_path_factory.mktemp("models")
     write_model(repository, "double", doubling("batch", "n"))
-    words = ("--model-control-mode=explicit", "--load-model=double", "--exit-timeout-secs=2")
+    write_model(repository, "waits", doubling(), WAITS)
+    models = ("--model-control-mode=explicit", "--load-model=double", "--load-model=waits")
+    words = (*models, "--exit-timeout-secs=2")
     with serve("--model-repository", repository, f"--frontends={COUNT}", *words) as running:
         yield running.ready()
 
@@ -50,9 +57,12 @@ def ask(child: Child, method: str, path: str, body: object = None) -> tuple[int,
         connection.close()
 
 
+def request(*values: float) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, len(values)], "data": values}]}
+
+
 def infer(child: Child, values: list[float], model: str = "double") -> tuple[int, Any]:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(values)], "data": values}
-    status, answer = ask(child, "POST", f"/v2/models/{model}/infer", {"inputs": [tensor]})
+    status, answer = ask(child, "POST", f"/v2/models/{model}/infer", request(*values))
     return status, answer["outputs"][0]["data"] if status == 200 else answer["error"]
 
 
@@ -76,6 +86,24 @@ def test_statistics_are_those_of_all_frontends(child: Child) -> None:
     for _ in range(10):
         infer(child, [1, 2])
     assert count() == before + 10
+
+
+def test_every_frontend_reports_the_requests_of_the_whole_server(child: Child) -> None:
+    def report() -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", child.port("HTTPService"), timeout=20)
+        with closing(connection):
+            headers = {"endpoint-load-metrics-format": "text"}
+            connection.request("POST", "/v2/models/double/infer", json.dumps(request(1, 2)), headers)
+            return str(connection.getresponse().headers["endpoint-load-metrics"])
+
+    with ExitStack() as waiting:
+        for _ in range(3):
+            connection = http.client.HTTPConnection("127.0.0.1", child.port("HTTPService"), timeout=20)
+            waiting.enter_context(closing(connection))
+            connection.request("POST", "/v2/models/waits/infer", json.dumps(request(1, 2)))
+        for _ in range(8):
+            eventually(lambda: report().endswith("requests_in_flight=3, named_metrics.pending_requests=3"))
+    eventually(lambda: report().endswith("requests_in_flight=0, named_metrics.pending_requests=0"))
 
 
 def test_a_model_that_one_frontend_unloads_is_gone_for_all(child: Child) -> None:

@@ -44,9 +44,9 @@ def test_a_check_of_readiness_costs_the_same_with_many_models(table: Scene) -> N
     assert repository.all_ready()
 
 
-def test_metadata_and_statistics_of_one_model_cost_the_same_with_many_others(table: Scene) -> None:
+def plane_of(table: Scene) -> DataPlane:
     unused: Any = None
-    plane = DataPlane(
+    return DataPlane(
         table.repository,
         unused,
         SharedMemory(unused),
@@ -55,6 +55,18 @@ def test_metadata_and_statistics_of_one_model_cost_the_same_with_many_others(tab
         strict_readiness=True,
         max_string_elements=1,
     )
+
+
+def test_the_load_of_a_server_has_the_requests_of_all_models_but_ensembles(table: Scene) -> None:
+    table.load(1, 2, 3)
+    first, second, ensemble = table.repository.served()
+    first.in_flight, second.in_flight, ensemble.in_flight = 3, 1, 4
+    ensemble.composed_of = frozenset({NET})
+    assert plane_of(table).server_load() == (4, 0)
+
+
+def test_metadata_and_statistics_of_one_model_cost_the_same_with_many_others(table: Scene) -> None:
+    plane = plane_of(table)
 
     def ask() -> None:
         assert plane.model_metadata("net", "").versions == ["1", "2"]

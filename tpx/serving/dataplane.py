@@ -13,7 +13,7 @@ from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import EXTENSIONS, DecodedRequest, LoadParameter, RequestedOutput, check_string_count
 from tpx.serving.deferred import Tasks
-from tpx.serving.inference_plane import FastPath
+from tpx.serving.inference_plane import FastPath, ServerLoad
 from tpx.serving.logs import LogControl
 from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
@@ -274,6 +274,11 @@ class DataPlane:
     def served(self) -> list[Served]:
         """Return the models shown on the metrics page."""
         return self._repository.served()
+
+    def server_load(self) -> ServerLoad:
+        """Return the numbers of requests in flight, and of those among them that wait."""
+        models = [model for model in self.served() if not model.composed_of]
+        return ServerLoad(sum(model.in_flight for model in models), sum(model.pending for model in models))
 
     # inference
 

@@ -1,7 +1,7 @@
 """Inference as frontends see it: the data plane, its stand-in in a frontend process, and their fast paths."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
@@ -120,6 +120,13 @@ class RemotePath(Protocol):
         """Send a request. Returns a function that cancels it, or None if it must take the regular path."""
 
 
+class ServerLoad(NamedTuple):
+    """Numbers of inference requests of a server, those to ensembles not counted: their steps are."""
+
+    in_flight: int
+    pending: int
+
+
 class InferencePlane(Protocol):
     """Inference as frontends see it: the data plane, or its stand-in in a frontend process."""
 
@@ -130,6 +137,7 @@ class InferencePlane(Protocol):
 
     @property
     def generation(self) -> int: ...
+    def server_load(self) -> ServerLoad: ...
     @property
     def tracer(self) -> TraceSource: ...
     @property

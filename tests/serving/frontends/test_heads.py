@@ -19,6 +19,7 @@ from tpx.protocol.http1.head import parse_request_head
 from tpx.protocol.http1.server import HttpRequest
 from tpx.protocol.protobuf_contents import encode_varint
 from tpx.serving.frontends.http_infer import HttpInference, InferRoute
+from tpx.serving.frontends.load_report import LoadReport
 from tpx.serving.inference_plane import InferencePlane
 
 
@@ -105,7 +106,9 @@ class OneLongRequest:
 def test_a_head_too_long_to_be_remembered_is_not_looked_for_among_those_that_are() -> None:
     """Copying and hashing tens of megabytes would hold up the event loop."""
     plane = OneLongRequest()
-    inference = HttpInference(cast("InferencePlane", plane), 1 << 30, cast("Inflater", None))
+    inference = HttpInference(
+        cast("InferencePlane", plane), 1 << 30, cast("Inflater", None), cast("LoadReport", None)
+    )
     path, size = b"/v2/models/m/infer", 20 << 20
     head = parse_request_head(
         b"POST %b HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: %d\r\n\r\n" % (path, size)

@@ -1,7 +1,7 @@
 """Load in response headers (ORCA), for load balancers that ask for it."""
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.protocol.v2_requests import encode_infer_request
 from tests.serving.live import Live, floats
 from tpx.protocol.tensors import Tensor
 from tpx.serving.frontends.load_report import LoadReport, format_of
-from tpx.serving.served import Served
+from tpx.serving.inference_plane import ServerLoad
 
 ASKED = "endpoint-load-metrics-format"
 
@@ -23,16 +23,8 @@ class Clock:
         return self.now_ns
 
 
-class Busy:
-    """A model with requests, or an ensemble."""
-
-    def __init__(self, in_flight: int, pending: int, composed_of: frozenset[str] = frozenset()) -> None:
-        self.in_flight, self.pending, self.composed_of = in_flight, pending, composed_of
-
-
-def test_a_report_has_the_machine_and_the_requests_of_all_models_but_ensembles() -> None:
-    models = [Busy(3, 2), Busy(1, 0), Busy(4, 0, frozenset("a"))]
-    report = LoadReport(lambda: cast("list[Served]", models))
+def test_a_report_has_the_machine_and_the_requests_of_the_server() -> None:
+    report = LoadReport(lambda: ServerLoad(4, 2))
     name, _, document = report.line(b"json").decode().rstrip("\r\n").partition(": JSON ")
     figures = json.loads(document)
     assert name == "endpoint-load-metrics"
@@ -46,10 +38,9 @@ def test_a_report_has_the_machine_and_the_requests_of_all_models_but_ensembles()
 
 
 def test_a_report_is_used_again_for_half_a_second() -> None:
-    clock, models = Clock(), [Busy(1, 0)]
-    report = LoadReport(lambda: cast("list[Served]", models), clock)
+    clock, loads = Clock(), [ServerLoad(9, 0), ServerLoad(1, 0)]
+    report = LoadReport(loads.pop, clock)
     first = report.line(b"text")
-    models[0].in_flight = 9
     clock.now_ns = 400_000_000
     assert report.line(b"text") == first
     clock.now_ns = 600_000_000
@@ -61,10 +52,6 @@ def test_a_report_is_used_again_for_half_a_second() -> None:
 )
 def test_the_format_is_text_or_json(word: bytes, form: bytes) -> None:
     assert format_of({ASKED.encode(): word}) == form
-
-
-def test_without_the_models_only_the_machine_is_reported() -> None:
-    assert b"named_metrics" not in LoadReport(None).line(b"text")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

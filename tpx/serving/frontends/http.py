@@ -79,7 +79,7 @@ class HttpFrontend:
         self._access = access or HttpAccess()
         every = cast("DataPlane", plane)  # with a relay only their routes are used
         self._served = every.served if relay is None else None
-        load = LoadReport(self._served)
+        load = LoadReport(plane.server_load)
         others = [
             *HttpControlPlane(every).routes(),
             *OpenAiModels(every).routes(),
@@ -87,8 +87,8 @@ class HttpFrontend:
             *front_routes(front if isinstance(front, Overview) else None),
         ]
         self.routes = [
-            *HttpInference(plane, max_input_bytes, inflater, forwarding, load).routes(),
-            *HttpGeneration(plane, forwarding, load).routes(),
+            *HttpInference(plane, max_input_bytes, inflater, load, forwarding).routes(),
+            *HttpGeneration(plane, load, forwarding).routes(),
             *OpenAiInference(plane, forwarding).routes(),
             *(others if relay is None else relay.relayed_routes(others)),
         ]

@@ -41,12 +41,9 @@ class HttpGeneration:
     """Serves /generate and /generate_stream."""
 
     def __init__(
-        self,
-        plane: InferencePlane,
-        forwarding: HeaderForwarding | None = None,
-        load: LoadReport | None = None,
+        self, plane: InferencePlane, load: LoadReport, forwarding: HeaderForwarding | None = None
     ) -> None:
-        self._load = load or LoadReport(None)
+        self._load = load
         self._plane = plane
         self._forwarding = forwarding
 

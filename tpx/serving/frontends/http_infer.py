@@ -140,10 +140,10 @@ class HttpInference:
         plane: InferencePlane,
         max_input_bytes: int,
         inflater: Inflater,
+        load: LoadReport,
         forwarding: HeaderForwarding | None = None,
-        load: LoadReport | None = None,
     ) -> None:
-        self.load = load or LoadReport(None)
+        self.load = load
         self._plane = plane
         encode = partial(_encode, plane.offload.limit_bytes)
         self._replies = Replies(plane, encode, _respond, answer_error, answer_failure)

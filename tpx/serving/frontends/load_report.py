@@ -3,13 +3,13 @@ it to choose among servers (Open Request Cost Aggregation, xds/data/orca/v3/orca
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import orjson
 import psutil
 
 from tpx.serving.frontends.metrics.machine import read_cpu_seconds
-from tpx.serving.served import Served
+from tpx.serving.inference_plane import ServerLoad
 
 REQUEST_HEADER = b"endpoint-load-metrics-format"
 _FORMATS = (b"text", b"json")
@@ -24,15 +24,12 @@ def format_of(headers: dict[bytes, bytes]) -> bytes:
 
 
 class LoadReport:
-    """Utilization of the machine, and the requests in this process."""
+    """Utilization of the machine, and the requests of the server."""
 
     def __init__(
-        self,
-        served: Callable[[], Sequence[Served]] | None,
-        clock: Callable[[], int] = time.perf_counter_ns,
+        self, load: Callable[[], ServerLoad], clock: Callable[[], int] = time.perf_counter_ns
     ) -> None:
-        """Without `served`, another process has the models, and their requests are not reported."""
-        self._served = served
+        self._load = load
         self._clock = clock
         self._before = read_cpu_seconds()
         self._lines: dict[bytes, bytes] = {}
@@ -57,14 +54,11 @@ class LoadReport:
             self._before = busy, total
         memory = psutil.virtual_memory()
         figures["mem_utilization"] = round(1 - memory.available / memory.total, 4)
-        named: dict[str, float] = {}
-        if self._served is not None:
-            models = [model for model in self._served() if not model.composed_of]  # steps count themselves
-            named["requests_in_flight"] = sum(model.in_flight for model in models)
-            named["pending_requests"] = sum(model.pending for model in models)
+        load = self._load()
+        named = {"requests_in_flight": load.in_flight, "pending_requests": load.pending}
         texts = [f"{name}={value}" for name, value in figures.items()]
         texts += [f"named_metrics.{name}={value}" for name, value in named.items()]
-        document = {**figures, "named_metrics": named} if named else figures
+        document = {**figures, "named_metrics": named}
         return {
             b"text": f"endpoint-load-metrics: TEXT {', '.join(texts)}\r\n".encode(),
             b"json": b"endpoint-load-metrics: JSON %b\r\n" % orjson.dumps(document),

@@ -49,9 +49,10 @@ _AT_ONCE = 256
 _AMPLE = 3 / 4
 """Fraction of the limit above which the peer has a backlog: models that produce responses ahead pause."""
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a peer that shrinks the memory would cause SIGBUS here
-GENERATION, READY, CONNECTIONS, CLOSING = 0, 1, 16, 17
-"""Indexes of the gauges. The engine writes the generation of its models and its readiness; the frontend
-writes its number of connections, and whether it has stopped accepting them.
+GENERATION, READY, IN_FLIGHT, PENDING = 0, 1, 2, 3
+CONNECTIONS, CLOSING = 16, 17
+"""Indexes of the gauges. The engine writes the generation of its models, its readiness and its numbers of
+requests; the frontend writes its number of connections, and whether it has stopped accepting them.
 """
 
 

@@ -17,6 +17,8 @@ from tpx.serving.processes import wire
 from tpx.serving.processes.channel import (
     CONNECTIONS,
     GENERATION,
+    IN_FLIGHT,
+    PENDING,
     READY,
     ChannelBroken,
     Descriptors,
@@ -127,12 +129,18 @@ class FrontendHub:
     async def _watch_readiness(self) -> None:
         while True:
             self._announce_readiness()
+            self._announce_load()
             await asyncio.sleep(_LOOK_EVERY_S)
 
     def _announce_readiness(self) -> None:
         ready = self._plane.ready()
         for peer in self._peers:
             peer.channel.gauges[READY] = ready
+
+    def _announce_load(self) -> None:
+        load = self._plane.server_load()
+        for peer in self._peers:
+            peer.channel.gauges[IN_FLIGHT], peer.channel.gauges[PENDING] = load
 
     def _announce_generation(self) -> None:
         """Make frontends ask again for changed models."""

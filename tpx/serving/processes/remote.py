@@ -15,11 +15,11 @@ from tpx.protocol.tensors import Array, Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import check_strings
 from tpx.serving.deferred import NotLoaded, Tasks
-from tpx.serving.inference_plane import RemoteAnswers, RemotePath, RemoteResponse
+from tpx.serving.inference_plane import RemoteAnswers, RemotePath, RemoteResponse, ServerLoad
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
-from tpx.serving.processes.channel import GENERATION, READY, FrameChannel, ReceivedFrame
+from tpx.serving.processes.channel import GENERATION, IN_FLIGHT, PENDING, READY, FrameChannel, ReceivedFrame
 from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
@@ -263,6 +263,13 @@ class RemotePlane:
     def ready(self) -> bool:
         """Return whether the server was ready a moment ago; False without an engine."""
         return self.channel is not None and bool(self.channel.gauges[READY])
+
+    def server_load(self) -> ServerLoad:
+        """Return the numbers of requests in the engine a moment ago."""
+        if self.channel is None:
+            return ServerLoad(0, 0)
+        gauges = self.channel.gauges
+        return ServerLoad(gauges[IN_FLIGHT], gauges[PENDING])
 
     def on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
         """Handle frames from the engine."""
