@@ -158,7 +158,10 @@ class Endpoints:
     def _hosted_paths(self, where: ServiceAddress) -> HostedPaths:
         """Return the paths of a platform. Raises UsageError."""
         if where.flag == "sagemaker":
-            return sagemaker(os.environ)
+            paths = sagemaker(os.environ)
+            if paths.models and not self._config.repository.on_request:
+                raise UsageError("SAGEMAKER_MULTI_MODEL=true needs --model-control-mode=explicit")
+            return paths
         return vertex_ai(os.environ, self._config.hosting.vertex_ai_default_model)
 
     async def probe(self) -> None:

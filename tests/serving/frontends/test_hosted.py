@@ -157,7 +157,6 @@ def test_the_default_follows_the_only_model(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
-        ({"SAGEMAKER_MULTI_MODEL": "true"}, "several models are not supported"),
         ({"SAGEMAKER_TRITON_INFERENCE_TYPE": "guess"}, "must be one of infer, generate, generate_stream"),
         ({"SAGEMAKER_TRITON_PING_MODE": "alive"}, "must be one of ready, live, got 'alive'"),
     ],

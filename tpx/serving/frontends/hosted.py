@@ -9,13 +9,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-from tpx.errors import InvalidRequest, UsageError
+import orjson
+
+from tpx.errors import InvalidRequest, TpxError, UsageError
 from tpx.protocol.http1.head import HttpHead
-from tpx.serving.frontends.http_verbs import HttpRefusal, Route
+from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.serving.frontends.http_verbs import Fail, HttpRefusal, Route, answer_error
 
 _SIZE = re.compile(rb";\s*json-header-size=([0-9]{1,10})\s*")
 _BINARY = re.compile(
     rb"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: ([0-9]+)\r\n"
+)
+_NO_MEMORY = re.compile(
+    "out.?of.?memory|MemoryError|bad_alloc|failed to allocate memory|No space left on device|"
+    "(CUDNN|CUBLAS)_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|--model-memory-limit",
+    re.IGNORECASE,
 )
 _INFERENCE_TYPES = ("infer", "generate", "generate_stream")
 
@@ -40,6 +48,9 @@ class HostedPaths:
     """Model to infer with; empty for the only one."""
     redirect: bytes = b""
     """Header that selects another path of the v2 protocol, if there is one."""
+    models: str = ""
+    """Path below which the platform loads and unloads models, if it does; MODEL/invoke infers."""
+    fail: Fail = answer_error
 
     def translate(
         self, head: HttpHead, path: str, routes: Sequence[Route], models: Iterable[str]
@@ -50,6 +61,11 @@ class HostedPaths:
         """
         if path == self.health:
             return replace(head, path=f"/v2/health/{self.mode}".encode())
+        if self.models and path.startswith(self.models):
+            name, _, verb = path.removeprefix(self.models).removeprefix("/").partition("/")
+            if verb != "invoke":
+                return head
+            return replace(self._sized(head), path=f"/v2/models/{quote(name, safe='')}/infer".encode())
         if path != self.predict:
             raise HttpRefusal(404, "Not Found")
         where = head.headers.get(self.redirect) if self.redirect else None
@@ -78,6 +94,14 @@ class HostedPaths:
         return replace(head, headers={**head.headers, b"inference-header-content-length": found[1]})
 
 
+def fail_on_sagemaker(request: HttpRequest, error: TpxError, headers: bytes = b"") -> None:
+    """Answer with the status 507 for a lack of memory: SageMaker then unloads other models."""
+    if _NO_MEMORY.search(error.message) is None:
+        answer_error(request, error, headers)
+    else:
+        request.respond(507, JSON_TYPE + headers, (orjson.dumps({"error": error.message}),))
+
+
 def _only(models: Iterable[str]) -> str:
     names = sorted(set(models))
     if len(names) != 1:
@@ -89,8 +113,6 @@ def _only(models: Iterable[str]) -> str:
 
 def sagemaker(environment: Mapping[str, str]) -> HostedPaths:
     """Return SageMaker's paths, as variables of the container select them. Raises UsageError."""
-    if environment.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true":
-        raise UsageError("--allow-sagemaker: endpoints with several models are not supported")
     verb = environment.get("SAGEMAKER_TRITON_INFERENCE_TYPE", "infer")
     mode = environment.get("SAGEMAKER_TRITON_PING_MODE", "ready")
     for name, word, known in (
@@ -106,6 +128,8 @@ def sagemaker(environment: Mapping[str, str]) -> HostedPaths:
         mode=mode,
         verb=verb,
         model=environment.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", ""),
+        models="/models" if environment.get("SAGEMAKER_MULTI_MODEL", "").lower() == "true" else "",
+        fail=fail_on_sagemaker,
     )
 
 

@@ -18,6 +18,7 @@ from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.browsers import BrowserPolicy, answer_preflight, is_preflight
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.hosted import HostedPaths
+from tpx.serving.frontends.hosted_models import HostedModels
 from tpx.serving.frontends.http_control import HttpControlPlane
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference, InferRoute
@@ -76,6 +77,7 @@ class HttpFrontend:
         """
         self._hosted = front if isinstance(front, HostedPaths) else None
         self._plane = plane
+        self._fail = self._hosted.fail if self._hosted is not None else answer_error
         self._access = access or HttpAccess()
         every = cast("DataPlane", plane)  # with a relay only their routes are used
         self._served = every.served if relay is None else None
@@ -86,8 +88,10 @@ class HttpFrontend:
             *HttpDocumentation(every, lambda: self.routes).routes(),
             *front_routes(front if isinstance(front, Overview) else None),
         ]
+        if self._hosted is not None and self._hosted.models:
+            others += HostedModels(every, self._hosted).routes()
         self.routes = [
-            *HttpInference(plane, max_input_bytes, inflater, load, forwarding).routes(),
+            *HttpInference(plane, max_input_bytes, inflater, load, forwarding, self._fail).routes(),
             *HttpGeneration(plane, load, forwarding).routes(),
             *OpenAiInference(plane, forwarding).routes(),
             *(others if relay is None else relay.relayed_routes(others)),
@@ -105,7 +109,7 @@ class HttpFrontend:
         except NotLoaded as exc:
             attempt(request, partial(when_loaded, request, exc, partial(request.head.memo, request)))
         except TpxError as exc:
-            answer_error(request, exc)
+            self._fail(request, exc)
         except HttpRefusal as exc:
             if request.head.path.startswith(b"/v1/"):
                 body = refusal_body(exc.status, str(exc))

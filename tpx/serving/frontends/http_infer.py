@@ -25,6 +25,7 @@ from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.hosted import with_media_type
 from tpx.serving.frontends.http_verbs import (
     MODEL,
+    Fail,
     Route,
     answer_compressed,
     answer_error,
@@ -142,11 +143,13 @@ class HttpInference:
         inflater: Inflater,
         load: LoadReport,
         forwarding: HeaderForwarding | None = None,
+        fail: Fail = answer_error,
     ) -> None:
         self.load = load
+        self._fail = fail
         self._plane = plane
         encode = partial(_encode, plane.offload.limit_bytes)
-        self._replies = Replies(plane, encode, _respond, answer_error, answer_failure)
+        self._replies = Replies(plane, encode, _respond, fail, answer_failure)
         self._inflater = inflater
         self._max_input_bytes = max_input_bytes
         self.forwarding = forwarding
@@ -197,7 +200,7 @@ class HttpInference:
                 infer = self._bind_request(request, route, body, decoded)
             except Postponed as exc:
                 go_on = partial(self._resume_compute, request, route, body)
-                request.on_gone = exc.then(go_on, partial(answer_error, request))
+                request.on_gone = exc.then(go_on, partial(self._fail, request))
                 return
         request.on_gone = infer.cancel
         if self._plane.tracer.on:
@@ -208,7 +211,7 @@ class HttpInference:
         self, request: HttpRequest, route: InferRoute, body: Buffer, decoded: DecodedRequest
     ) -> None:
         """Continue with a request that was decoded, or read from shared memory, in another thread."""
-        attempt(request, partial(self._compute, request, route, body, decoded))
+        attempt(request, partial(self._compute, request, route, body, decoded), fail=self._fail)
 
     def _build_known_request(
         self, request: HttpRequest, head: RequestHead, body: Buffer, size: int

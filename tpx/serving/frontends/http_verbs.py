@@ -224,14 +224,16 @@ def when_done(
     return call_off
 
 
-async def answer_when_done(request: HttpRequest, work: Coroutine[object, object, None]) -> None:
+async def answer_when_done(
+    request: HttpRequest, work: Coroutine[object, object, None], fail: Fail = answer_error
+) -> None:
     """Await `work`, which answers the request, and answer its errors."""
     try:
         await work
     except TpxError as exc:
-        answer_error(request, exc)
+        fail(request, exc)
     except Exception as exc:  # noqa: BLE001 (one request's boundary)
-        answer_failure(request, exc)
+        answer_failure(request, exc, fail)
 
 
 def choose_encoding(accept: bytes) -> str:

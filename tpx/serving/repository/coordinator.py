@@ -10,9 +10,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from tpx.errors import Cancelled, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
 from tpx.options import nearest
@@ -23,12 +24,12 @@ from tpx.serving.heap import tree_resident_bytes
 from tpx.serving.model_id import ModelId, check_name
 from tpx.serving.repository import discovery
 from tpx.serving.repository.ensembles import Ensembles, plan_cascade
-from tpx.serving.repository.layout import Repository
+from tpx.serving.repository.layout import ModelArchive, Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
 from tpx.serving.repository.memory import ModelMemory, Permits
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import AmbiguousName, ModelRepository
+from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ _LONGEST_PAUSE_NS = 60_000_000_000
 _MOST_FAILURES = 1000
 """Maximum number of failures remembered; bounded because names come from clients."""
 _MOST_WAITING = 10_000
+_LOOK_EVERY_S = 0.02
 
 
 @dataclass(eq=False)
@@ -186,6 +188,9 @@ class Coordinator:
         self._poller: asyncio.Task[None] | None = None
         self._requested: set[ModelId] = set()
         """Models that were requested by name, not only as parts of ensembles."""
+        self._archives: dict[str, ModelArchive] = {}
+        """Models that clients have loaded from directories outside the repositories."""
+        self._registering = asyncio.Lock()
         self._unique_names: set[str] = set()
         """Names that belonged to exactly one model when the repositories were last read."""
 
@@ -304,6 +309,37 @@ class Coordinator:
                 with self.loads.called_by(caller, each):
                     async with self.loads.exclusive(each):
                         self._unload(each)
+
+    async def load_archive(self, path: Path, name: str) -> None:
+        """Load a model from a directory outside the repositories under this name, with its composing models.
+
+        Raises NotReady, and InvalidRequest with the reason for a failed load.
+        """
+        self.check_explicit()
+        async with self._registering:
+            try:
+                archive = await asyncio.to_thread(self._repositories.register, path, name)
+            except UsageError as exc:
+                raise InvalidRequest(exc.message) from exc
+        with ExitStack() as undo:
+            undo.callback(self._repositories.unregister, archive)
+            await self.load(name, None)
+            undo.pop_all()
+        self._archives[name] = archive
+
+    async def unload_archive(self, name: str) -> None:
+        """Unload what `load_archive` has loaded; return when its memory is free. Raises NotReady."""
+        archive = self._archives[name]
+        await self.unload(name, unload_dependents=True)
+        models = [model for each in archive.names() for model in self.repository.all_named(each)]
+        while any(  # noqa: ASYNC110 (as retirement, which waits for requests without an event)
+            entry.state is VersionState.UNLOADING
+            for model in models
+            for entry in self.repository.record(model).entries
+        ):
+            await asyncio.sleep(_LOOK_EVERY_S)
+        self._repositories.unregister(archive)
+        del self._archives[name]
 
     async def _find_models_to_load(
         self, name: str, override: discovery.Override | None = None

@@ -21,7 +21,7 @@ from tpx.protocol import model_config
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import LoadParameter
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.layout import ModelSource, Repository, versions_in
+from tpx.serving.repository.layout import ModelArchive, ModelSource, Repository, versions_in
 from tpx.serving.repository.options import ModelSpec
 
 log = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ def _iter_files(path: Path) -> Iterator[str]:
         yield from (f"{directory}/{name}" for name in sorted(files) if _is_model_file(name))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Repositories:
     """The model repositories of a server. Reading them blocks and raises UsageError if one cannot be read."""
 
@@ -279,6 +279,23 @@ class Repositories:
             for name, where in place.names().items():
                 found.setdefault(ModelId(name, self._choose_namespace(place)), []).append(where)
         return {model: _explain_duplicates(places) for model, places in sorted(found.items())}
+
+    def register(self, path: Path, name: str) -> ModelArchive:
+        """Add the model in a directory under this name, with the models that it is composed of.
+
+        Raises UsageError, InvalidRequest for names that other models have.
+        """
+        archive = ModelArchive(path, name)
+        for place in () if self.namespaces else self._list_distinct():
+            taken = place.names()
+            for each in sorted(archive.names().keys() & taken.keys()):
+                raise InvalidRequest(f"there is a model '{each}' already, '{taken[each]}'")
+        self.places = (*self.places, archive)
+        return archive
+
+    def unregister(self, archive: ModelArchive) -> None:
+        """Remove what `register` has added."""
+        self.places = [place for place in self.places if place is not archive]
 
     def misplaced(self) -> list[str]:
         """Return warnings about model files outside the expected layout."""

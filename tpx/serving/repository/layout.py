@@ -8,7 +8,7 @@
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -97,6 +97,8 @@ class ModelSource:
     """Remote location to fetch from. Until then `directory` does not exist."""
     private: bool = False
     """True if `directory` is a temporary one, made for one load."""
+    renamed: bool = False
+    """True if `name` is not that of the directory, so that the configuration may have any name."""
 
     @property
     def model_id(self) -> ModelId:
@@ -116,7 +118,9 @@ class ModelSource:
             config.backend, config.platform = RECOGNISED_FILES.get(f"model{self.file.suffix}", ("", ""))
             config.default_model_filename = self.file.name
         elif self.config_path.is_file():
-            return model_config.read(self.config_path)
+            config = model_config.read(self.config_path)
+            if self.renamed:
+                config.name = self.name
         return config
 
     @property
@@ -185,6 +189,62 @@ class LocalRepository:
             f"'tpx serve {file}' serves it by itself"
             for file in files
         ]
+
+
+class ModelArchive:
+    """Repository (implements the protocol) of one model under a name of its own, and of the models that it
+    is composed of: a directory of the model, or of models of which one is the only ensemble.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        """Look for the model. Raises UsageError."""
+        self._path = path
+        self._name = name
+        directories = _list_model_directories(path)
+        versions = [each for each in directories if version_of(each.name)[0] is not None]
+        if versions or (path / "config.pbtxt").is_file():
+            self._model, self._parts = path, dict[str, Path]()
+            return
+        chosen = directories if len(directories) == 1 else list(filter(_is_ensemble, directories))
+        if len(chosen) != 1:
+            found = ", ".join(each.name for each in directories) or "no directory"
+            raise UsageError(
+                f"'{path}' has to be a model, or to hold one model, or one ensemble and the models of its "
+                f"steps; it holds {found}"
+            )
+        [self._model] = chosen
+        self._parts = {_decode_name(each): each for each in directories if each not in chosen}
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    @property
+    def key(self) -> str:
+        return f"{os.path.realpath(self._path)}:{self._name}"
+
+    def scan(self) -> list[ModelSource]:
+        return [
+            replace(_read_source(self._model), name=self._name, renamed=True),
+            *map(_read_source, self._parts.values()),
+        ]
+
+    def find(self, name: str) -> ModelSource | None:
+        return next((source for source in self.scan() if source.name == name), None)
+
+    def names(self) -> dict[str, str]:
+        return {self._name: str(self._model)} | {name: str(path) for name, path in self._parts.items()}
+
+    def misplaced(self) -> list[str]:
+        return []
+
+
+def _is_ensemble(directory: Path) -> bool:
+    """Return whether a model is an ensemble; False if its configuration cannot be read. Raises UsageError."""
+    try:
+        config = model_config.read(directory / "config.pbtxt")
+    except LoadError:  # reported when it is loaded
+        return False
+    return config.platform == "ensemble" or config.HasField("ensemble_scheduling")
 
 
 def _find_single_file(path: Path) -> ModelSource:
