@@ -6,9 +6,9 @@ from typing import Literal
 
 import pytest
 
-from tpx.report.chart import Axis, Chart, Dot, Line, Mark, Scale, format_mark
+from tpx.report.chart import Axis, Bar, BarPart, Chart, Dot, Line, Mark, Scale, format_mark
 from tpx.report.html import chart_picture
-from tpx.report.layout import CHAR_WIDTH_PX, COMPACT, FRAMES, ChartFrame, lay_out
+from tpx.report.layout import BAR_PX, CHAR_WIDTH_PX, COMPACT, FRAMES, ChartFrame, lay_out
 
 
 def chart(*lines: Line, x: Axis | None = None, marks: tuple[Mark, ...] = ()) -> Chart:
@@ -62,7 +62,9 @@ def test_texts_of_an_axis_do_not_touch(*, compact: bool) -> None:
         assert after.at - before.at > (len(before.label) + len(after.label)) * CHAR_WIDTH_PX / 2
 
 
-@pytest.mark.parametrize("frame", [*FRAMES.values(), *COMPACT.values()])
+@pytest.mark.parametrize(
+    "frame", [frames[size] for frames in (FRAMES, COMPACT) for size in frames if size != "bars"]
+)
 def test_the_texts_of_an_upright_axis_fit_left_of_it(frame: ChartFrame) -> None:
     # chart.svg.j2 ends them 10 px left of the axis
     assert len(format_mark(1_000_000)) * CHAR_WIDTH_PX + 10 <= frame.left
@@ -114,3 +116,20 @@ def test_an_interval_that_says_nothing_does_not_press_the_points_to_the_bottom()
     assert drawing.chart.scales[1].high == 8
     assert drawing.series[0].whiskers.startswith(f"M{drawing.series[0].points[0].x:g},{drawing.frame.bottom}")
     assert f" V{drawing.frame.top} " in drawing.series[0].whiskers
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_the_parts_of_a_bar_lie_end_to_end_and_within_the_axis(*, compact: bool) -> None:
+    bars = [
+        Bar(name="n", total="", parts=tuple(BarPart(color=0, length=n, title="") for n in lengths))
+        for lengths in ((0.3, 1.1, 20.0), (7.0,))
+    ]
+    made = Chart(key="k", title="t", description="d", x=Axis(title="x"), bars=tuple(bars), size="bars")
+    drawing = lay_out(made, compact=compact)
+    first, second = drawing.bars
+    for before, after in pairwise(first.segments):
+        assert after.x == pytest.approx(before.x + before.width, abs=0.11)
+    assert first.segments[0].x == drawing.frame.left
+    assert first.end <= drawing.frame.right
+    assert first.y + BAR_PX < second.y
+    assert second.y + BAR_PX <= drawing.frame.bottom

@@ -1,7 +1,7 @@
-"""A chart described by its values, without positions: scales, styles, axes, lines of dots and marks."""
+"""A chart described by its values, without positions: scales, styles, axes, lines of dots, marks and bars."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,9 +64,13 @@ def format_mark(value: float) -> str:
 
 
 STYLES = 7
+"""Number of styles of lines: colors with their markers."""
 
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#b8578f", "#9a6b00", "#2b8fcf", "#4d4d4d")
-"""Colors without a style sheet, as in a PDF; report.css repeats them and adds dark ones."""
+COLORS = (
+    *("#0072b2", "#d55e00", "#009e73", "#b8578f", "#9a6b00", "#2b8fcf", "#4d4d4d"),
+    *("#b3261e", "#8a949f", "#c3cad3"),
+)
+"""Colors on white, those of lines first, then those that only bars have; report.css has the dark ones."""
 
 TEXT_COLORS = ("#00619a", "#b24e00", "#00795a", "#a3457b", "#855c00", "#1f79b3", "#4d4d4d")
 """Darker variants, because small text needs more contrast than a line."""
@@ -146,6 +150,27 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BarPart:
+    """A part of a bar, as long as its share of it, in the unit of the x axis."""
+
+    color: int
+    """Index in `COLORS`."""
+    length: float
+    title: str
+    """Tooltip."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A horizontal bar of parts that lie end to end."""
+
+    name: str
+    parts: tuple[BarPart, ...]
+    total: str
+    """Text at the bar's end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """Title and scale of an axis; without a `scale` it fits the values."""
 
@@ -161,14 +186,14 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines and marks between two axes."""
+    """Lines and marks between two axes, or bars over one."""
 
     key: str
     """Key that makes ids unique within a page."""
     title: str
     description: str
     x: Axis
-    y: Axis
+    y: Axis = Axis(title="")
     lines: tuple[Line, ...] = ()
     background: tuple[Line, ...] = ()
     """Thin lines behind the others, without markers or names."""
@@ -177,7 +202,10 @@ class Chart:
     """Quantity shown by the labels next to dots."""
     context_name: str = ""
     """Legend text for background dots."""
-    size: Literal["tall", "low", "half"] = "tall"
+    bars: tuple[Bar, ...] = ()
+    part_names: Mapping[int, str] = field(default_factory=dict)
+    """Legend texts of the bars' parts by their colors."""
+    size: Literal["tall", "low", "half", "bars"] = "tall"
     scales: tuple[Scale, Scale] = field(init=False)
     """Scales of the x and the y axis."""
 
@@ -190,6 +218,7 @@ class Chart:
     def __post_init__(self) -> None:
         every = (*self.lines, *self.background)
         across = [dot.x for line in every for dot in line.dots]
+        across += [sum(part.length for part in bar.parts) for bar in self.bars]
         up = [dot.y for line in every for dot in line.dots]
         # an interval that says nothing must not press the points to the bottom
         most = SPREAD_SHOWN * max(up, default=0.0)

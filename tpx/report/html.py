@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 from tpx.report.chart import Chart
 from tpx.report.document import LegendEntry
-from tpx.report.layout import lay_out
+from tpx.report.layout import BAR_PX, lay_out
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def render(document: Document) -> str:
     )
 
 
-def render_svg(template: str, **values: object) -> str:
+def _render_svg(template: str, **values: object) -> str:
     """Render a drawing as SVG for a page; `standalone` turns it into a file."""
     return _load_environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
 
@@ -80,7 +80,7 @@ def chart_picture(chart: Chart | None) -> Picture | None:
         return None
     drawing, compact = lay_out(chart), lay_out(chart, compact=True)
     entries = [
-        legend_entry(
+        _legend_entry(
             series.line.name,
             style=series.style,
             line=bool(series.path),
@@ -90,21 +90,27 @@ def chart_picture(chart: Chart | None) -> Picture | None:
         for series in drawing.series
         if series.line.dots
     ]
+    shown = {part.color for bar in chart.bars for part in bar.parts}
+    entries += [
+        _legend_entry(name, kind="part", style=color)
+        for color, name in chart.part_names.items()
+        if color in shown
+    ]
     if chart.background:
-        entries.append(legend_entry(f"{len(chart.background)} other configurations", kind="back"))
+        entries.append(_legend_entry(f"{len(chart.background)} other configurations", kind="back"))
     if any(not point.dot.stable for series in drawing.series for point in series.points):
-        entries.append(legend_entry("hollow: not stable", kind="hollow"))
+        entries.append(_legend_entry("hollow: not stable", kind="hollow"))
     if any(series.context for series in drawing.series):
-        entries.append(legend_entry(chart.context_name, kind="context"))
+        entries.append(_legend_entry(chart.context_name, kind="context"))
     return Picture(
-        svg=render_svg("chart.svg.j2", drawing=drawing),
-        compact_svg=render_svg("chart.svg.j2", drawing=compact),
+        svg=_render_svg("chart.svg.j2", drawing=drawing, bar_px=BAR_PX),
+        compact_svg=_render_svg("chart.svg.j2", drawing=compact, bar_px=BAR_PX),
         description=f"{chart.title}. {chart.description}",
         width_px=drawing.frame.width,
         legend=tuple(entries),
     )
 
 
-def legend_entry(name: str, **swatch: object) -> LegendEntry:
+def _legend_entry(name: str, **swatch: object) -> LegendEntry:
     """Return a legend entry; `kind` of its swatch is that of a series by default."""
-    return LegendEntry(name=name, swatch=render_svg("swatch.svg.j2", **{"kind": "series", **swatch}))
+    return LegendEntry(name=name, swatch=_render_svg("swatch.svg.j2", **{"kind": "series", **swatch}))

@@ -1,10 +1,10 @@
 """Layout of a chart within a frame: all positions in pixels, for `chart.svg.j2` to draw."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
-from tpx.report.chart import STYLES, Chart, Dot, Line, Mark, marker
+from tpx.report.chart import STYLES, Bar, BarPart, Chart, Dot, Line, Mark, marker
 
 HEIGHT_PX, CHAR_WIDTH_PX = 12, 6.5
 
@@ -80,20 +80,30 @@ class ChartFrame:
     top: int = 20
     bottom: int = 412
     compact: bool = False
-    """True for narrow screens, which have the title of the y axis above it."""
+    """True for narrow screens, which have the title of the y axis and the names of bars above them."""
+
+    def holding(self, bars: int) -> "ChartFrame":
+        """Return the frame, as high as this many bars; of none, as it is."""
+        if not bars:
+            return self
+        bottom = self.top + bars * (COMPACT_ROW_PX if self.compact else ROW_PX)
+        return replace(self, bottom=bottom, height=bottom + self.height - self.bottom)
 
 
+BAR_PX, ROW_PX, COMPACT_ROW_PX = 20, 34, 44
 CONTEXT_RADIUS_PX = 2.6
 
 FRAMES = {
     "tall": ChartFrame(),
     "low": ChartFrame(height=300, bottom=242),
     "half": ChartFrame(width=560, height=340, right=534, bottom=282),
+    "bars": ChartFrame(left=190, right=890, top=8),
 }
 COMPACT = {
     "tall": ChartFrame(width=440, height=400, left=70, right=414, top=30, bottom=346, compact=True),
     "low": ChartFrame(width=440, height=280, left=70, right=414, top=30, bottom=226, compact=True),
     "half": ChartFrame(width=440, height=320, left=70, right=414, top=30, bottom=266, compact=True),
+    "bars": ChartFrame(width=440, left=10, right=370, top=8, compact=True),
 }
 
 
@@ -147,6 +157,25 @@ class MarkLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The position of a bar's part."""
+
+    part: BarPart
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedBar:
+    """The position of a bar, whose height is `BAR_PX`."""
+
+    bar: Bar
+    y: float
+    segments: tuple[Segment, ...]
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """A chart within its frame."""
 
@@ -160,11 +189,12 @@ class Drawing:
     series: tuple[Series, ...]
     background: tuple[str, ...]
     rules: tuple[MarkLine, ...]
+    bars: tuple[PlacedBar, ...]
 
 
 def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
     """Lay out a chart for wide or narrow (`compact`) screens; labels without room are omitted."""
-    return _Layout(chart, (COMPACT if compact else FRAMES)[chart.size]).drawing()
+    return _Layout(chart, (COMPACT if compact else FRAMES)[chart.size].holding(len(chart.bars))).drawing()
 
 
 class _Layout:
@@ -186,7 +216,9 @@ class _Layout:
             x_title=chart.x.title + (", logarithmic scale" if across.logarithmic else ""),
             y_title=chart.y.title + (", logarithmic scale" if up.logarithmic else ""),
             x_ticks=_thin_labels([Tick(self._scale_x(value), text) for value, text in across.named_marks()]),
-            y_ticks=tuple(Tick(self._scale_y(value), text) for value, text in up.named_marks()),
+            y_ticks=tuple(
+                Tick(self._scale_y(value), text) for value, text in up.named_marks() if not chart.bars
+            ),
             series=tuple(self._build_series(number, line) for number, line in enumerate(chart.lines)),
             background=tuple(self._build_path(line) for line in chart.background),
             rules=tuple(
@@ -197,7 +229,18 @@ class _Layout:
                 )
                 for mark in chart.marks
             ),
+            bars=tuple(self._place_bar(number, bar) for number, bar in enumerate(chart.bars)),
         )
+
+    def _place_bar(self, number: int, bar: Bar) -> PlacedBar:
+        row, above = (COMPACT_ROW_PX, 20) if self._frame.compact else (ROW_PX, 4)
+        ends = [self._scale_x(length) for length in accumulate((p.length for p in bar.parts), initial=0.0)]
+        segments = (
+            Segment(part=part, x=start, width=round(end - start, 1))
+            for part, (start, end) in zip(bar.parts, pairwise(ends), strict=True)
+        )
+        y = self._frame.top + number * row + above
+        return PlacedBar(bar=bar, y=y, segments=tuple(segments), end=ends[-1])
 
     def _scale_x(self, value: float) -> float:
         left, right = self._frame.left, self._frame.right

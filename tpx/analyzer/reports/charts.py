@@ -17,10 +17,9 @@ from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import Mean, repeated
 from tpx.errors import UsageError
 from tpx.options import nearest
-from tpx.perf.report.plots import breakdown_picture
+from tpx.perf.report import plots
 from tpx.report.chart import Axis, Chart, Dot, Line, Mark
 from tpx.report.digits import in_unit, latency, rounded
-from tpx.report.document import Picture
 
 LEAST_RADIUS, MOST_RADIUS = 3.0, 8.5
 _LONGEST_NAME = 26
@@ -184,9 +183,9 @@ def short_name(variant: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
 
-def breakdown(key: str, shown: Iterable[tuple[str, Measurement]]) -> Picture | None:
-    """Draw one bar per named measurement of a single model."""
-    return breakdown_picture(key, [(name, m.result) for name, m in shown if not m.members])
+def breakdown(key: str, shown: Iterable[tuple[str, Measurement]]) -> Chart | None:
+    """Return one bar per named measurement of a single model."""
+    return plots.breakdown(key, [(name, m.result) for name, m in shown if not m.members])
 
 
 Mode = Literal["online", "offline"]

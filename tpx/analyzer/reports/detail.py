@@ -110,7 +110,7 @@ def build_detail(report: ReportView, name: str) -> Document:
         ),
         *section(
             "Where the time goes",
-            breakdown("breakdown", [(str(m.load), m) for m in ranked.by_load]),
+            chart_picture(breakdown("breakdown", [(str(m.load), m) for m in ranked.by_load])),
             lead="The mean latency under each load, in parts that add up to it.",
         ),
     ]

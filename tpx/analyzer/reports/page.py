@@ -173,9 +173,11 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     )
     sections += section(
         "Where the time goes",
-        breakdown(
-            f"{key}-breakdown",
-            [(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown],
+        chart_picture(
+            breakdown(
+                f"{key}-breakdown",
+                [(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown],
+            )
         ),
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",

@@ -22,7 +22,7 @@ from tpx.perf.report.grids import (
 )
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
-from tpx.perf.report.plots import breakdown_picture, curve, spectrum, speeds, timeline
+from tpx.perf.report.plots import breakdown, curve, spectrum, speeds, timeline
 from tpx.perf.results import (
     LevelResult,
     Verdict,
@@ -194,8 +194,8 @@ def _build_charts(report: Report) -> list[Section]:
     sections += section("Levels", levels_grid(report))
     speed = chart_picture(speeds(levels))
     sections += section("Tokens", speed, tokens_grid(report), token_times_grid(report))
-    bars = breakdown_picture("breakdown", [(level_name(r.level), r) for r in levels])
-    sections += section("Where the time goes", bars, lead=_PARTS)
+    bars = breakdown("breakdown", [(level_name(r.level), r) for r in levels])
+    sections += section("Where the time goes", chart_picture(bars), lead=_PARTS)
     sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
     for what in ("throughput", "p99"):
         chart = timeline(levels, what)

@@ -2,17 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tpx.perf.objectives import Objective
 from tpx.perf.report.model import level_name
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.statistics.summaries import quantiles
-from tpx.report.chart import STYLES, Axis, Chart, Dot, Line, Mark, Scale, format_mark, linear_scale
+from tpx.report.chart import STYLES, Axis, Bar, BarPart, Chart, Dot, Line, Mark, Scale, linear_scale
 from tpx.report.digits import MICROSECONDS, in_unit, latency, rounded
-from tpx.report.document import Picture
-from tpx.report.html import legend_entry, render_svg
-from tpx.report.layout import Tick
 
 CURVE = (50.0, 90.0, 99.0)
 SPECTRUM = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 99.99, 99.999)
@@ -184,34 +180,24 @@ def _build_timeline_line(result: LevelResult, begun: int, what: str) -> Line:
     return Line(name=level_name(result.level), dots=tuple(dots))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A part of the mean latency, in ns."""
-
-    kind: str
-    duration_ns: int
-
-
-KINDS = {
-    "late": ("waiting to be sent", "#b3261e"),
-    "client": ("client sends and reads", "#8a949f"),
-    "network": ("between client and server", "#c3cad3"),
-    "overhead": ("server, around the model", "#9a6b00"),
-    "queue": ("queue", "#d55e00"),
-    "cache": ("response cache", "#009e73"),
-    "input": ("compute input", "#2b8fcf"),
-    "infer": ("compute", "#0072b2"),
-    "output": ("compute output", "#b8578f"),
+PARTS = {
+    "late": ("waiting to be sent", 7),
+    "client": ("client sends and reads", 8),
+    "network": ("between client and server", 9),
+    "overhead": ("server, around the model", 4),
+    "queue": ("queue", 1),
+    "cache": ("response cache", 2),
+    "input": ("compute input", 5),
+    "infer": ("compute", 0),
+    "output": ("compute output", 3),
 }
-"""Name of each part, and its color without a style sheet."""
+"""Name and color of each part of the mean latency, in the order of time."""
 
 
-def parts_of(result: LevelResult) -> tuple[Part, ...]:
-    """Return the parts of the mean latency, which add up to it, in the order of KINDS; the network takes the
-    rest.
-    """
+def parts_of(result: LevelResult) -> dict[str, int]:
+    """Return the parts of the mean latency in ns, which add up to it; the network is the rest."""
     if result.latency is None or result.client is None:
-        return ()
+        return {}
     mean_ns = left = result.latency.mean_ns
     late = 0 if result.open_loop is None else mean_ns - result.open_loop.service_latency.mean_ns
     wanted = [("late", late), ("client", result.client.send_ns + result.client.receive_ns)]
@@ -227,123 +213,42 @@ def parts_of(result: LevelResult) -> tuple[Part, ...]:
         ]
         wanted += [*stages, ("overhead", server.success_ns // requests - sum(ns for _, ns in stages))]
     found = {}
-    for kind, duration_ns in wanted:
+    for part, duration_ns in wanted:
         # the means come from slightly different sets of requests: none takes more than what is left
-        found[kind] = min(max(0, duration_ns), left)
-        left -= found[kind]
+        found[part] = min(max(0, duration_ns), left)
+        left -= found[part]
     found["network"] = left
-    return tuple(Part(kind=kind, duration_ns=found[kind]) for kind in KINDS if found.get(kind))
+    return {part: found[part] for part in PARTS if found.get(part)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarFrame:
-    """Size of a drawing of stacked bars in pixels, and the positions of bar and name in a row."""
-
-    width: int = 960
-    left: int = 190
-    right: int = 890
-    row: int = 34
-    bar_top: int = 4
-    bar: int = 20
-    name_x: int = 180
-    name_y: int = 18
-    name_anchor: str = "end"
-
-
-WIDE = BarFrame()
-COMPACT = BarFrame(
-    width=440, left=10, right=370, row=44, bar_top=20, bar=18, name_x=10, name_y=14, name_anchor="start"
-)
-TOP, BELOW = 8, 46
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarSegment:
-    """A part in its row."""
-
-    kind: str
-    color: str
-    x: float
-    width: float
-    title: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarRow:
-    """The row of one level or configuration."""
-
-    y: float
-    name: str
-    total: str
-    segments: tuple[BarSegment, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Breakdown:
-    """Stacked bars in their frame."""
-
-    key: str
-    frame: BarFrame
-    x_title: str
-    rows: tuple[BarRow, ...]
-    ticks: tuple[Tick, ...]
-    description: str
-    """Total of each bar, as text."""
-    bottom: int
-    """Lower end of the grid, which begins at `top`."""
-    height: int
-    top: int = TOP
-
-
-def breakdown_picture(key: str, named: Sequence[tuple[str, LevelResult]]) -> Picture | None:
-    """Draw one bar per level, as long as the parts of its mean latency; None if none has a latency."""
-    parts = [(name, parts_of(result)) for name, result in named]
-    drawing, compact = lay_out(key, parts, WIDE), lay_out(f"{key}-compact", parts, COMPACT)
-    if not drawing.rows:
+def breakdown(key: str, named: Sequence[tuple[str, LevelResult]]) -> Chart | None:
+    """Return one bar per level, as long as the parts of its mean latency; None if none has a latency."""
+    known = [(name, parts) for name, result in named if (parts := parts_of(result))]
+    if not known:
         return None
-    shown = {segment.kind for row in drawing.rows for segment in row.segments}
-    return Picture(
-        svg=render_svg("breakdown.svg.j2", drawing=drawing),
-        compact_svg=render_svg("breakdown.svg.j2", drawing=compact),
-        description=f"Where the mean latency goes. {drawing.description}",
-        width_px=drawing.frame.width,
-        legend=tuple(
-            legend_entry(name, kind=f"part {kind}", color=color)
-            for kind, (name, color) in KINDS.items()
-            if kind in shown
-        ),
-    )
-
-
-def lay_out(key: str, named: Sequence[tuple[str, Sequence[Part]]], frame: BarFrame) -> Breakdown:
-    """Lay the bars out, in microseconds below a millisecond, else in milliseconds."""
-    known = [(name, parts) for name, parts in named if parts]
-    totals = [sum(part.duration_ns for part in parts) for _, parts in known]
-    unit, unit_ns = (MICROSECONDS, 1e3) if max(totals, default=0) < 1e6 else ("ms", 1e6)
-    scale = linear_scale([total / unit_ns for total in totals])
-
-    def x(duration_ns: float) -> float:
-        return round(frame.left + scale.share(duration_ns / unit_ns) * (frame.right - frame.left), 1)
-
-    rows = []
-    for number, ((name, parts), total) in enumerate(zip(known, totals, strict=True)):
-        at, segments = 0, []
-        for part in parts:
-            kind, color = KINDS[part.kind]
-            title = f"{kind}: {latency(part.duration_ns)}"
-            width = round(x(at + part.duration_ns) - x(at), 1)
-            segments.append(BarSegment(kind=part.kind, color=color, x=x(at), width=width, title=title))
-            at += part.duration_ns
-        rows.append(
-            BarRow(y=TOP + number * frame.row, name=name, total=latency(total), segments=tuple(segments))
+    longest_ns = max(sum(parts.values()) for _, parts in known)
+    unit, unit_ns = (MICROSECONDS, 1e3) if longest_ns < 1e6 else ("ms", 1e6)
+    bars = tuple(
+        Bar(
+            name=name,
+            total=latency(sum(parts.values())),
+            parts=tuple(
+                BarPart(
+                    color=PARTS[part][1],
+                    length=duration_ns / unit_ns,
+                    title=f"{name}, {PARTS[part][0]}: {latency(duration_ns)}",
+                )
+                for part, duration_ns in parts.items()
+            ),
         )
-    return Breakdown(
+        for name, parts in known
+    )
+    return Chart(
         key=key,
-        frame=frame,
-        x_title=f"Mean latency ({unit})",
-        rows=tuple(rows),
-        description="; ".join(f"{row.name}: {row.total}" for row in rows),
-        bottom=TOP + len(rows) * frame.row,
-        height=TOP + len(rows) * frame.row + BELOW,
-        ticks=tuple(Tick(x(mark * unit_ns), format_mark(mark)) for mark in scale.marks),
+        title="Where the mean latency goes",
+        description="; ".join(f"{bar.name}: {bar.total}" for bar in bars),
+        x=Axis(title=f"Mean latency ({unit})"),
+        bars=bars,
+        part_names={color: name for name, color in PARTS.values()},
+        size="bars",
     )
