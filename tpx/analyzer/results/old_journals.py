@@ -1,4 +1,4 @@
-"""Records of earlier releases in the form that this tpx reads: schema 1 of tpx 0.2, and streams of tpx 1.0."""
+"""Records of earlier releases in the form that this tpx reads: schema 1 of tpx 0.2, streams of tpx 1.0."""
 
 from typing import Any
 
