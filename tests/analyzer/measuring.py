@@ -12,6 +12,7 @@ from tpx.perf.results import (
     LatencyEstimate,
     LevelResult,
     ServerBreakdown,
+    StreamFigure,
     Streaming,
     Window,
 )
@@ -46,7 +47,9 @@ def make_window(throughput: float, latency: LatencySummary) -> Window:
 
 
 def make_streaming(first: LatencySummary, between: LatencySummary | None, *, per_s: float = 0.0) -> Streaming:
-    return Streaming(responses=2, responses_per_s=per_s, first_response=first, inter_response=between)
+    figures = [StreamFigure(name="ttft", summary=first)]
+    figures += [] if between is None else [StreamFigure(name="icl", summary=between)]
+    return Streaming(responses=2, responses_per_s=per_s, figures=tuple(figures))
 
 
 def make_measurement(

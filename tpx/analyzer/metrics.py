@@ -160,12 +160,12 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
             (
                 "inter_token_latency",
                 "Inter Token Latency",
-                lambda r: r.streaming and r.streaming.inter_response,
+                lambda r: r.streaming and (r.streaming.times("itl") or r.streaming.times("icl")),
             ),
             (
                 "time_to_first_token",
                 "Time To First Token",
-                lambda r: r.streaming and r.streaming.first_response,
+                lambda r: r.streaming and r.streaming.times("ttft"),
             ),
         )
         for each in _STATISTICS

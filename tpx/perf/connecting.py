@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, UsageError
@@ -17,7 +17,7 @@ from tpx.perf.clients.model import (
 )
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import MixedFeed
-from tpx.perf.inputs.prompts import make_prompts
+from tpx.perf.inputs.prompts import PromptSpec, learn_words, make_prompts
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import TensorRegions, shared_tensors
 from tpx.perf.levels import ModelShare
@@ -42,6 +42,8 @@ class ConnectedModel:
     control: Control
     requests: Requests
     statistics: ServerStatistics
+    prompts: PromptSpec = field(default_factory=PromptSpec)
+    """Options of the prompts, with what was learnt of the service."""
     sequences: bool = False
     """True if its requests belong to sequences."""
     members: tuple[tuple[ModelShare, ServerStatistics], ...] = ()
@@ -86,9 +88,11 @@ async def open_model(
             with _require_extension("trace", server, "--trace-level and its like"):
                 await control.set_trace(spec.wire.trace_settings)
         tree = await model_tree(control, model, key, calls=spec.service.bls_composing_models)
-        if spec.prompts.wanted:
-            given, seed = spec.inputs.string_data, spec.inputs.seed
-            data = await make_prompts(spec.prompts, given, seed, spec.endpoint(key), client)
+        prompts = spec.prompts
+        if prompts.wanted:
+            text, seed, endpoint = spec.inputs.string_data, spec.inputs.seed, spec.endpoint(key)
+            prompts = await learn_words(prompts, seed, endpoint, client)
+            data = make_prompts(prompts, text, seed, endpoint)
         else:
             data = open_data(model, spec.inputs)
         async with shared_tensors(
@@ -109,6 +113,7 @@ async def open_model(
                 control=control,
                 requests=requests,
                 statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
+                prompts=prompts,
                 sequences=tree.takes_sequences,
                 notices=tuple(filter(None, (notice, *data.notices, *requests.notices))),
             )

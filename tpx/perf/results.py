@@ -258,15 +258,20 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFigure:
-    """The distribution of one figure over requests to a language model: a time in ns, or a number of tokens.
+    """The distribution of one figure of streamed responses: a time in ns, or a number of tokens.
 
     `name` is `ttft`, `ttst`, `ttfo`, `itl`, `icl`, `input_tokens` or `output_tokens`: `measure/streams.py`
-    defines them. `estimates` has intervals of the mean and the percentiles.
+    defines them. `estimates` has intervals of the mean and the percentiles; none for a mean of levels.
     """
 
     name: str
     summary: LatencySummary
-    estimates: tuple[LatencyEstimate, ...]
+    estimates: tuple[LatencyEstimate, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """The mean, not rounded: a number of tokens is small."""
+        return self.estimates[0].interval.value if self.estimates else self.summary.mean_ns
 
     @property
     def counts_tokens(self) -> bool:
@@ -287,35 +292,36 @@ class Goodput:
 class Streaming:
     """Figures of a level's successful requests if they may have several responses.
 
-    A level's `latency` is that of the last response, `first_response` that of the first;
-    `inter_response` is the time between consecutive responses of a request, None if none had two.
-    `units` counts the content of the responses in the service's own unit, such as tokens of a language
-    model; 0 if it has none.
+    A level's `latency` is that of the last response; `figures` has the time to the first (`ttft`), between
+    two (`icl`), and more if the service counts units, such as tokens of a language model. `units` is their
+    number; 0 if it counts none.
     """
 
     responses: int
     responses_per_s: float
-    first_response: LatencySummary
-    inter_response: LatencySummary | None
+    figures: tuple[StreamFigure, ...]
     units: int = 0
     units_per_s: float = 0.0
     prompt_units: int = 0
     cached_units: int = 0
     """Units of the prompts that the service had in its cache."""
     reasoning_units: int = 0
-    figures: tuple[StreamFigure, ...] = ()
-    """Distributions with intervals, if the service counts units."""
 
     @property
     def user_units_per_s(self) -> float | None:
         """Units per second that one user gets: the inverse of the usual time between two; None if unknown."""
-        between = self.figure("itl")
-        usual_ns = between.summary.at(50.0) if between else 0
+        between = self.times("itl")
+        usual_ns = between.at(50.0) if between else 0
         return 1e9 / usual_ns if usual_ns else None
 
     def figure(self, name: str) -> StreamFigure | None:
         """Return a figure by its name; None if no request has it."""
         return next((figure for figure in self.figures if figure.name == name), None)
+
+    def times(self, name: str) -> LatencySummary | None:
+        """Return the distribution of a figure; None if no request has it."""
+        found = self.figure(name)
+        return None if found is None else found.summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,8 @@ class Session:
             from tpx.perf.loads.nodes import ray_nodes
 
             start = self._stack.enter_context(ray_nodes(self._processes))
-        return WorkerPool(self._processes, partial(open_model, self.spec), start)
+        spec = replace(self.spec, prompts=self.connected.prompts)
+        return WorkerPool(self._processes, partial(open_model, spec), start)
 
     async def _begin_run(self) -> list[Collector]:
         """Open what levels need besides connections, and report the run to the observer."""

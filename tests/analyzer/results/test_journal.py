@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.analyzer.measuring import make_latency, make_measurement
+from tests.analyzer.measuring import make_latency, make_measurement, make_streaming
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.journal import (
     SCHEMA,
@@ -254,4 +255,21 @@ def test_the_latencies_of_earlier_releases_are_read(tmp_path: Path) -> None:
     assert found.measurement.result.latency == make_latency(avg_ns=5, p50_ns=4, p90_ns=6, p95_ns=7, p99_ns=8)
     streaming = found.measurement.result.streaming
     assert streaming is not None
-    assert streaming.first_response == make_latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)
+    assert streaming.times("ttft") == make_latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)
+
+
+def test_the_streams_of_tpx_1_0_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    first = make_latency(min_ns=1, max_ns=9, avg_ns=5, p99_ns=8)
+    with Journal(path) as journal:
+        journal.append(STARTED)
+        journal.append(Measured(model="m", measurement=make_measurement(answers=make_streaming(first, None))))
+    *lines, line = path.read_bytes().splitlines()
+    record = msgspec.json.decode(line)
+    streaming = record["measurement"]["result"]["streaming"]
+    (figure,) = streaming.pop("figures")
+    streaming |= {"first_response": figure["summary"], "inter_response": None}
+    path.write_bytes(b"\n".join([*lines, msgspec.json.encode(record), b""]))
+    found = read_last_run(path)[-1]
+    assert isinstance(found, Measured)
+    assert found.measurement.result.streaming == make_streaming(first, None)

@@ -1,5 +1,6 @@
 """The load generator's answer in the analyzer's words."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,10 +8,13 @@ import numpy as np
 import pytest
 
 from tests.analyzer.measuring import make_latency, make_window
+from tests.perf.clients.openai_server import Script, openai_server
 from tpx.analyzer.metrics import METRICS
-from tpx.analyzer.results.measurement import LoadPoint
-from tpx.analyzer.runners.load import level_of, shorten_rules, to_measurement
+from tpx.analyzer.results.measurement import LoadPoint, Variant
+from tpx.analyzer.runners.load import LoadGenerator, level_of, shorten_rules, to_measurement
+from tpx.analyzer.variants import configure
 from tpx.options import from_argv
+from tpx.perf.inputs.prompts import PROBES
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Verdict
@@ -129,3 +133,15 @@ def test_a_file_of_intervals_is_sent_as_it_is(tmp_path: Path) -> None:
     assert level.mode == "custom_intervals"
     assert level.value == pytest.approx(2000 / 3)
     assert level_of(from_argv(SessionSpec, words[:2]), LOAD) == Level("concurrency", 8)
+
+
+def test_only_the_first_measurement_asks_a_service_how_it_counts_tokens() -> None:
+    script = Script(first_s=0, per_word=2)
+    words = "-m llm --service-kind openai --endpoint v1/completions --input-tokens 20 --request-count 2"
+    spec = from_argv(SessionSpec, words.split())
+    load = LoadGenerator(sessions={"llm": spec}, most_windows=1)
+    configuration = configure(Variant(models=("llm",), name="llm", delta={}), {})
+    with openai_server(script) as url:
+        for _ in range(2):
+            asyncio.run(load.measure(configuration, LoadPoint(value=1), url))
+    assert len(script.bodies) == 2 * PROBES + 2 * 2

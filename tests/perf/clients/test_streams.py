@@ -45,7 +45,8 @@ def test_the_first_and_the_last_response_have_latencies_of_their_own(live: Live)
     result = level(*words, "--input-data", "random")
     assert result.streaming is not None
     assert result.latency is not None
-    first, gaps = result.streaming.first_response, result.streaming.inter_response
+    first, gaps = (result.streaming.times(name) for name in ("ttft", "icl"))
+    assert first is not None
     assert gaps is not None
     assert (first.count, gaps.count) == (6, 12)
     assert first.mean_ns + 2 * gaps.mean_ns == pytest.approx(result.latency.mean_ns, rel=0.01)
@@ -56,7 +57,7 @@ def test_an_ordinary_model_has_one_response_over_a_stream_too(live: Live) -> Non
     result = level(*words)
     assert (result.requests, result.failed) == (60, 0)
     assert result.streaming is not None
-    assert (result.streaming.responses, result.streaming.inter_response) == (60, None)
+    assert (result.streaming.responses, result.streaming.times("icl")) == (60, None)
 
 
 def test_a_rate_goes_over_streams(live: Live) -> None:

@@ -9,7 +9,14 @@ import pytest
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.inputs.prompts import PROBES, WORDS, Length, parse_length
+from tpx.perf.inputs.prompts import (
+    PROBES,
+    WORDS,
+    Length,
+    WordTokens,
+    parse_length,
+    parse_word_tokens,
+)
 from tpx.perf.results import LevelResult
 
 SERVICE = ("--service-kind", "openai", "-m", "llm", "--endpoint")
@@ -116,6 +123,9 @@ def test_a_refused_prompt_ends_the_run_with_the_services_words() -> None:
         (("--prompts", "3"), "--prompts requires --input-tokens"),
         (("--ignore-eos", "false"), "--ignore-eos requires --output-tokens"),
         (("--input-tokens", "0"), "at least 1"),
+        (("--input-tokens", "9", "--word-tokens", "0"), "more than 0 tokens"),
+        (("--input-tokens", "9", "--word-tokens", "few"), "such as 1.3 or 1.3,12"),
+        (("--input-tokens", "9", "--word-tokens", "1", "--tokenizer", "/x"), "both count the tokens"),
         (("--input-tokens", "20,mean=3"), "such as 512 or 512,sd=64"),
         (("--input-tokens", "many"), "such as 512 or 512,sd=64"),
         (("--input-tokens", "20", "--tokenizer", "/nowhere"), "--tokenizer /nowhere: "),
@@ -131,6 +141,23 @@ def test_other_services_have_no_prompts() -> None:
         level("-m", "net", "--input-tokens", "20")
 
 
+@pytest.mark.slow
+def test_the_service_is_asked_once_and_not_by_every_process() -> None:
+    script = Script(first_s=0, per_word=2)
+    words = ("--concurrency-range", "4", "--request-count", "8", "--prompts", "2", "--workers", "2")
+    asked(script, "--input-tokens", "20", *words)
+    assert len(script.bodies) == 2 * PROBES + 8
+
+
+def test_what_words_take_may_be_said() -> None:
+    script = Script(first_s=0, per_word=2)
+    words = ("--input-tokens", "52", "--word-tokens", "2,12", "--prompts", "1", "--request-count", "1")
+    asked(script, *words)
+    (text,) = contents(script.bodies)
+    assert len(text.split()) == 20
+
+
 def test_a_length_is_written_as_it_is_read() -> None:
     for length in (Length(512), Length(512, 64.0)):
         assert parse_length(str(length)) == length
+    assert parse_word_tokens(str(WordTokens(4 / 3, 12.5))) == WordTokens(4 / 3, 12.5)

@@ -134,7 +134,8 @@ def test_every_answer_of_a_decoupled_model_is_counted_once_with_its_time(
     assert result.server.success_count == 90
     assert result.streaming is not None
     assert result.streaming.responses == 360
-    assert result.streaming.first_response.count == 90
+    assert (first := result.streaming.times("ttft")) is not None
+    assert first.count == 90
     assert result.streaming.responses_per_s == pytest.approx(4 * result.throughput_infer_per_s, rel=0.01)
     for line in lines(out):
         arrived = line["responses_ns"]

@@ -46,9 +46,11 @@ def test_first_responses_count_from_the_intended_time_and_failed_requests_not_at
     figures = streaming_figures(records, range(4), sample_of(records.since(0), 0, 1_000_000_000))
     assert figures is not None
     assert (figures.responses, figures.responses_per_s) == (3, 3.0)
-    assert (figures.first_response.min_ns // MS, figures.first_response.max_ns // MS) == (10, 20)
-    assert figures.inter_response is not None
-    assert (figures.inter_response.count, figures.inter_response.min_ns // MS) == (1, 10)
+    first, between = figures.times("ttft"), figures.times("icl")
+    assert first is not None
+    assert between is not None
+    assert (first.min_ns // MS, first.max_ns // MS) == (10, 20)
+    assert (between.count, between.min_ns // MS) == (1, 10)
 
 
 def test_without_a_response_there_are_no_figures() -> None:

@@ -136,7 +136,7 @@ def test_an_ensemble_that_caches_its_answers_does_not_split_their_time() -> None
 
 
 def test_a_decoupled_model_has_responses_and_no_times_of_the_library() -> None:
-    stream = Streaming(responses=372, responses_per_s=412.167, first_response=latency(), inter_response=None)
+    stream = Streaming(responses=372, responses_per_s=412.167, figures=())
     lines = text(make_level(streaming=stream), decoupled=True).splitlines()
     assert lines[2:5] == [
         "    Request count: 8152",

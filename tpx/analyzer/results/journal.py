@@ -248,7 +248,7 @@ def _decode(line: bytes) -> Record:
         record: Record = _decoder.decode(line)
     except msgspec.ValidationError as exc:
         try:
-            record = msgspec.convert(upgraded(msgspec.json.decode(line)), Record)
+            record = msgspec.convert(upgraded(msgspec.json.decode(line)), Record, str_keys=True)
         except (msgspec.ValidationError, LookupError, TypeError, AttributeError):
             raise exc from None
     return record

@@ -1,4 +1,4 @@
-"""Records of schema 1, which tpx 0.2 and earlier wrote, in the form that this tpx reads."""
+"""Records of earlier releases in the form that this tpx reads: schema 1 of tpx 0.2, streams of tpx 1.0."""
 
 from typing import Any
 
@@ -32,7 +32,8 @@ def _upgrade_variant(variant: Json) -> Json:
 def _upgrade_measurement(old: Json) -> Json:
     """Return a measurement whose level holds the figures that stood beside it."""
     if "result" in old:
-        return old
+        streaming = old["result"].get("streaming")
+        return old | {"result": old["result"] | {"streaming": streaming and _upgrade_streaming(streaming)}}
     load, windows = old["load"], old.get("windows", ())
     parts = {name: ns for name, ns in old.get("breakdown", {}).items() if ns is not None}
     estimates = _read_estimates(old)
@@ -96,11 +97,23 @@ def _read_client(parts: Json) -> Json | None:
 def _read_streaming(answers: Json | None) -> Json | None:
     if answers is None:
         return None
-    return {
-        "responses": 0,
-        "responses_per_s": answers["throughput"],
-        "first_response": _upgrade_latency(answers["first"]),
-        "inter_response": _upgrade_latency(answers["between"] or {}),
+    first, between = (_upgrade_latency(answers[name] or {}) for name in ("first", "between"))
+    return _upgrade_streaming(
+        {
+            "responses": 0,
+            "responses_per_s": answers["throughput"],
+            "first_response": first,
+            "inter_response": between,
+        }
+    )
+
+
+def _upgrade_streaming(old: Json) -> Json:
+    """Return the responses of tpx 1.0 with their times among the figures."""
+    named = {"ttft": old.get("first_response"), "icl": old.get("inter_response")}
+    figures = [{"name": name, "summary": summary} for name, summary in named.items() if summary]
+    return {"figures": figures} | {
+        name: value for name, value in old.items() if not name.endswith("_response")
     }
 
 

@@ -15,6 +15,7 @@ from tpx.perf.results import (
     LevelResult,
     OpenLoop,
     ServerBreakdown,
+    StreamFigure,
     Streaming,
 )
 from tpx.perf.statistics.findings import ALPHA, mean_error
@@ -159,14 +160,25 @@ def _mean_open_loop(found: Sequence[OpenLoop]) -> OpenLoop:
 
 
 def _mean_streaming(found: Sequence[Streaming]) -> Streaming:
+    counts = ("units", "prompt_units", "cached_units", "reasoning_units")
     return Streaming(
         responses=sum(each.responses for each in found),
         responses_per_s=fmean(each.responses_per_s for each in found),
-        first_response=_mean_latency([each.first_response for each in found]),
-        inter_response=_fold([each.inter_response for each in found], _mean_latency),
-        units=sum(each.units for each in found),
+        figures=tuple(
+            StreamFigure(name=name, summary=_mean_latency(summaries))
+            for name, summaries in _collect_summaries(found).items()
+        ),
         units_per_s=fmean(each.units_per_s for each in found),
+        **{name: sum(getattr(each, name) for each in found) for name in counts},
     )
+
+
+def _collect_summaries(found: Sequence[Streaming]) -> dict[str, list[LatencySummary]]:
+    """Return the summaries of each figure by its name."""
+    by_name: dict[str, list[LatencySummary]] = {}
+    for figure in (figure for each in found for figure in each.figures):
+        by_name.setdefault(figure.name, []).append(figure.summary)
+    return by_name
 
 
 def _pool_memory(found: Sequence[MemoryUse]) -> MemoryUse:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -11,6 +11,7 @@ from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measureme
 from tpx.analyzer.results.pooled import side_by_side
 from tpx.analyzer.runners.outputs import Outputs, outputs_of
 from tpx.errors import MeasurementError
+from tpx.perf.inputs.prompts import PromptSpec
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import level_block
@@ -34,6 +35,8 @@ class LoadGenerator:
     """Module that connects to the engine in this process; the command line supplies it."""
     tell: Callable[[str], None] | None = None
     """Receives every level's results as tpx perf prints them."""
+    learnt: dict[str, PromptSpec] = field(default_factory=dict)
+    """Options of made prompts by model, with what the first measurement learnt of the service's tokens."""
 
     @property
     def protocol(self) -> Literal["http", "grpc"]:
@@ -79,6 +82,7 @@ class LoadGenerator:
                 rules = shorten_rules(
                     session.settings, spec.windows.max_trials or self.most_windows, fixed=windows
                 )
+                self.learnt[member.model] = session.connected.prompts
                 result = await session.measure(level_of(spec, part), rules)
             if self.tell is not None:
                 text = level_block(result, spec, decoupled=streams)
@@ -103,6 +107,7 @@ class LoadGenerator:
         spec = self.sessions[model]
         return replace(
             spec,
+            prompts=self.learnt.get(model, spec.prompts),
             target=replace(spec.target, url=spec.target.url or address),
             wire=replace(spec.wire, streaming=spec.wire.streaming or streams),
         )

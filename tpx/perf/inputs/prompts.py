@@ -1,11 +1,11 @@
 """Prompts of wanted lengths for a language model, and the lengths of its outputs.
 
 Lengths are in tokens. A tokenizer's file counts them; without one, prompts are made of English words, and the
-service's own count of two prompts tells how many tokens a word takes.
+service's own count of some prompts tells how many tokens a word takes.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import cast
@@ -71,6 +71,29 @@ def parse_length(text: str) -> Length:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class WordTokens:
+    """Tokens that a service counts for each word of a prompt, and those that it adds to every prompt."""
+
+    per_word: float = 1.0
+    added: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.per_word!r},{self.added!r}"
+
+
+def parse_word_tokens(text: str) -> WordTokens:
+    """Parse `1.3` or `1.3,12`."""
+    per_word, _, added = text.partition(",")
+    try:
+        found = WordTokens(float(per_word), float(added or 0))
+    except ValueError:
+        raise ValueError("expected numbers of tokens such as 1.3 or 1.3,12") from None
+    if not (0 < found.per_word < 1e6 and abs(found.added) < 1e9):
+        raise ValueError("expected more than 0 tokens for each word, such as 1.3")
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSpec:
     """Options for made prompts; they need --service-kind openai."""
@@ -98,15 +121,24 @@ class PromptSpec:
         "service's count of them",
         metavar="FILE",
     )
+    word_tokens: WordTokens | None = option(
+        None,
+        "tokens of the service for each word of a prompt, and those that it adds to every prompt; default: "
+        "learnt from its own count of twelve prompts",
+        metavar="N[,N]",
+        parse=parse_word_tokens,
+    )
     ignore_eos: bool = option(True, "send ignore_eos with --output-tokens; false for services that refuse it")
 
     def __post_init__(self) -> None:
         """Raise UsageError for numbers out of range, and for options without prompts to make."""
         check_range(self, "prompts", "prefixes", above=0)
         check_range(self, "prefix_tokens", least=0)
-        for name in ("prompts", "prefix_tokens", "prefixes", "tokenizer"):
+        for name in ("prompts", "prefix_tokens", "prefixes", "tokenizer", "word_tokens"):
             if name in given(self) and self.input_tokens is None:
                 raise UsageError(f"--{name.replace('_', '-')} requires --input-tokens")
+        if self.tokenizer is not None and self.word_tokens is not None:
+            raise UsageError("--tokenizer and --word-tokens both count the tokens")
         if "ignore_eos" in given(self) and self.output_tokens is None:
             raise UsageError("--ignore-eos requires --output-tokens")
 
@@ -117,16 +149,15 @@ class PromptSpec:
 
 
 class WordTexts:
-    """Makes texts of words; `per_word` tokens each, and `beside` for what the service adds to a prompt."""
+    """Makes texts of words."""
 
-    def __init__(self, rng: np.random.Generator, per_word: float = 1.0, beside: float = 0.0) -> None:
+    def __init__(self, rng: np.random.Generator, tokens: WordTokens) -> None:
         self._rng = rng
-        self._per_word = per_word
-        self._beside = beside
+        self._tokens = tokens
 
     def make(self, tokens: int, *, first: bool) -> str:
         """Return a text of this many tokens; the `first` of a prompt counts what the service adds."""
-        words = round((tokens - (self._beside if first else 0)) / self._per_word)
+        words = round((tokens - (self._tokens.added if first else 0)) / self._tokens.per_word)
         return " ".join(self._rng.choice(WORDS, max(words, 1)))
 
 
@@ -154,18 +185,32 @@ class TokenizerTexts:
         return str(self._tokenizer.decode(ids[:tokens]))
 
 
-async def make_prompts(
-    spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoint, client: Client
-) -> DataSet:
+async def learn_words(spec: PromptSpec, seed: int, endpoint: Endpoint, client: Client) -> PromptSpec:
+    """Return `spec` with the tokens of words, if prompts are made of words and the service's count tells.
+
+    Workers and later measurements of the same service then need not ask it. Raises MeasurementError if the
+    service refuses a prompt.
+    """
+    if spec.input_tokens is None or spec.tokenizer is not None or spec.word_tokens is not None:
+        return spec
+    words = WordTexts(np.random.default_rng(seed), WordTokens())
+    probed = PROBED_WORDS, max(2 * PROBED_WORDS, min(spec.input_tokens.mean // 2, MOST_PROBED_WORDS))
+    few, many = [await _count_mean(words, n, endpoint, client) for n in probed]
+    per_word = (many - few) / (probed[1] - probed[0])
+    learnt = WordTokens(per_word, few - per_word * probed[0]) if per_word > 0 else WordTokens()
+    return replace(spec, word_tokens=learnt)
+
+
+def make_prompts(spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoint) -> DataSet:
     """Return requests with prompts of the wanted lengths, or with `text`, and wanted lengths of the output.
 
-    Raises UsageError for options that do not fit, MeasurementError if the service refuses a prompt.
+    Raises UsageError for options that do not fit.
     """
     rng = np.random.default_rng(seed)
     notices: list[str] = []
     texts = [text or ""]
     if spec.input_tokens is not None:
-        texts, notices = await _make_texts(spec, spec.input_tokens, rng, endpoint, client)
+        texts, notices = _make_texts(spec, spec.input_tokens, rng)
     bodies = [text_body(each, endpoint) for each in texts]
     if spec.output_tokens is not None:
         for body, length in zip(bodies, _draw(rng, spec.output_tokens, len(bodies)), strict=True):
@@ -177,27 +222,9 @@ async def make_prompts(
     return DataSet(streams=(DataStream(len(bodies), make),), made=True, notices=tuple(notices))
 
 
-async def _make_texts(
-    spec: PromptSpec, length: Length, rng: np.random.Generator, endpoint: Endpoint, client: Client
-) -> tuple[list[str], list[str]]:
+def _make_texts(spec: PromptSpec, length: Length, rng: np.random.Generator) -> tuple[list[str], list[str]]:
     """Return the prompts, and a notice of how their tokens were counted."""
-    maker: WordTexts | TokenizerTexts
-    if spec.tokenizer is not None:
-        maker, notice = (
-            TokenizerTexts(rng, spec.tokenizer),
-            f"tokens of prompts are counted by {spec.tokenizer}",
-        )
-    else:
-        words = WordTexts(rng)
-        probed = PROBED_WORDS, max(2 * PROBED_WORDS, min(length.mean // 2, MOST_PROBED_WORDS))
-        few, many = [await _count_mean(words, n, endpoint, client) for n in probed]
-        per_word = (many - few) / (probed[1] - probed[0])
-        if per_word > 0:
-            beside = few - per_word * probed[0]
-            maker = WordTexts(rng, per_word, beside)
-            notice = f"prompts are words, of which the service counts {per_word:.2f} tokens each"
-        else:
-            maker, notice = words, "prompts are words, each taken as a token: the service does not count them"
+    maker, notice = _choose_maker(spec, rng)
     prefixes = [
         maker.make(spec.prefix_tokens, first=True) for _ in range(spec.prefixes if spec.prefix_tokens else 0)
     ]
@@ -205,6 +232,18 @@ async def _make_texts(
     if prefixes:
         texts = [f"{prefixes[i % len(prefixes)]} {text}" for i, text in enumerate(texts)]
     return texts, [notice]
+
+
+def _choose_maker(spec: PromptSpec, rng: np.random.Generator) -> tuple[WordTexts | TokenizerTexts, str]:
+    """Return what makes texts, and a notice of how it counts tokens."""
+    if spec.tokenizer is not None:
+        return TokenizerTexts(rng, spec.tokenizer), f"tokens of prompts are counted by {spec.tokenizer}"
+    tokens = spec.word_tokens or WordTokens()
+    if tokens == WordTokens():
+        notice = "prompts are words, each taken as one token"
+    else:
+        notice = f"prompts are words, of which the service counts {tokens.per_word:.2f} tokens each"
+    return WordTexts(rng, tokens), notice
 
 
 def _draw(rng: np.random.Generator, length: Length, count: int) -> list[int]:

@@ -26,9 +26,6 @@ from tpx.perf.results import (
 )
 from tpx.perf.statistics.summaries import summarize
 
-QUARTILES = (25.0, 75.0)
-"""Percentiles of responses besides the usual ones; Model Analyzer has objectives for them."""
-
 
 class Collector(Protocol):
     """Follows the levels of a run."""
@@ -111,26 +108,21 @@ def streaming_figures(records: Records, kept: range, sample: Sample) -> Streamin
     rows, times = records.between(kept.start, kept.stop), response_times(records, kept)
     duration_ns = max(sample.end_ns - sample.start_ns, 1)
     good = rows["status"] == SUCCESS
-    answered = good & (rows["responses"] > 0)
-    if not answered.any():
+    if not (good & (rows["responses"] > 0)).any():
         return None
     # exclude failed requests: they may have had responses before they failed
-    of_good = times.only(good)
-    gaps = of_good.gaps_ns()
+    responses = len(times.only(good).times_ns)
     counted = rows[good]
     units = int(counted["units"].sum())
-    responses = len(of_good.times_ns)
     return Streaming(
         responses=responses,
         responses_per_s=responses * 1e9 / duration_ns,
-        first_response=summarize((times.nth_ns(0) - rows["intended_ns"])[answered], QUARTILES),
-        inter_response=summarize(gaps, QUARTILES) if len(gaps) else None,
+        figures=stream_figures(sample, rows, times),
         units=units,
         units_per_s=units * 1e9 / duration_ns,
         prompt_units=int(counted["prompt_units"].sum()),
         cached_units=int(counted["cached_units"].sum()),
         reasoning_units=int(counted["reasoning_units"].sum()),
-        figures=stream_figures(sample, rows, times) if units else (),
     )
 
 

@@ -17,6 +17,8 @@ from tpx.perf.results import Goodput, StreamFigure
 from tpx.perf.statistics.summaries import EXTRA_PERCENTILES, REPORTED_PERCENTILES, summarize
 from tpx.protocol.tensors import Array
 
+QUARTILES = (25.0, 75.0)
+"""Percentiles besides the usual ones; Model Analyzer has objectives for them."""
 ABSENT = -1
 """Value of a request that lacks a figure: of one token, there is no time between tokens."""
 
@@ -39,10 +41,13 @@ def stream_figures(sample: Sample, rows: Rows, times: ResponseTimes) -> tuple[St
     """Return the distributions over the successful requests of `rows`, of which `sample` is made.
 
     Besides the times, these are the gaps between consecutive responses (`icl`), and the tokens of the prompt
-    and of the output; those that no request has are left out, and `ttfo` where it is `ttft`.
+    and of the output; those that no request has are left out, and `ttfo` where it is `ttft`. Without tokens,
+    there are only `ttft` and `icl`.
     """
     columns = request_figures(rows, times)
-    if not rows["reasoning_units"].any() and np.array_equal(columns["ttfo"], columns["ttft"]):
+    if not rows["units"].any():
+        columns = {"ttft": columns["ttft"]}
+    elif not rows["reasoning_units"].any() and np.array_equal(columns["ttfo"], columns["ttft"]):
         del columns["ttfo"]
     samples = {name: _only(sample, column, column >= 0) for name, column in columns.items()}
     counts, good = np.diff(times.starts), rows["status"] == SUCCESS
@@ -97,6 +102,6 @@ def _summarize(name: str, sample: Sample) -> StreamFigure:
     percentiles = (None, *REPORTED_PERCENTILES, *EXTRA_PERCENTILES)
     return StreamFigure(
         name=name,
-        summary=summarize(sample.good),
+        summary=summarize(sample.good, QUARTILES),
         estimates=tuple(estimator.latency(p) for p in percentiles),
     )

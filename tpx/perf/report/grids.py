@@ -110,7 +110,7 @@ def tokens_grid(report: Report) -> DataTable | None:
     records = [(r, r.streaming) for r in report.levels if r.streaming is not None and r.streaming.units]
 
     def length(name: str) -> Callable[[tuple[LevelResult, Streaming]], float | None]:
-        return lambda r: None if (found := r[1].figure(name)) is None else found.summary.mean_ns
+        return lambda r: None if (found := r[1].figure(name)) is None else found.mean
 
     goodput: TableField[tuple[LevelResult, Streaming]] = quantity(
         "Goodput/s", lambda r: None if r[0].goodput is None else r[0].goodput.per_s.value

@@ -224,9 +224,10 @@ def _encode_interval(estimate: LatencyEstimate, per: int = 1000) -> tuple[str, J
 
 
 def _encode_streaming(streaming: Streaming) -> Json:
-    between = _encode_optional(_encode_latency, streaming.inter_response)
-    return _encode_fields(streaming, "inter_response", "figures") | {
-        "inter_response_us": between,
+    """Return all figures; `first_response_us` and `inter_response_us` are what tpx 1.0 calls two of them."""
+    return _encode_fields(streaming, "figures") | {
+        "first_response_us": _encode_optional(_encode_latency, streaming.times("ttft")),
+        "inter_response_us": _encode_optional(_encode_latency, streaming.times("icl")),
         "figures": {figure.name: _encode_figure(figure) for figure in streaming.figures},
     }
 
@@ -235,7 +236,7 @@ def _encode_figure(figure: StreamFigure) -> Json:
     """Return a distribution with its intervals, in us or in tokens."""
     unit, per = ("tokens", 1) if figure.counts_tokens else ("us", 1000)
     intervals = dict(_encode_interval(estimate, per) for estimate in figure.estimates)
-    return {"unit": unit, **_encode_latency(figure.summary, per), "ci": intervals}
+    return {"unit": unit, **_encode_latency(figure.summary, per), "mean": figure.mean / per, "ci": intervals}
 
 
 def _encode_goodput(found: Goodput) -> Json:

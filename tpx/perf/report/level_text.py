@@ -305,10 +305,10 @@ def _describe_pace(pace: OpenLoop, total: LatencySummary) -> Iterator[str]:
 
 
 def _describe_stream(stream: Streaming) -> Iterator[str]:
-    if stream.inter_response is not None:
-        first = _summarize_latency(stream.first_response)
-        yield f"First response: {first}; latency above is the last one's"
-        yield f"Between responses: {_summarize_latency(stream.inter_response)}"
+    first, between = stream.times("ttft"), stream.times("icl")
+    if first is not None and between is not None:
+        yield f"First response: {_summarize_latency(first)}; latency above is the last one's"
+        yield f"Between responses: {_summarize_latency(between)}"
 
 
 def _describe_tokens(stream: Streaming) -> Iterator[str]:
@@ -342,7 +342,7 @@ def _describe_lengths(figure: StreamFigure | None) -> str:
     if figure is None:
         return ""
     found = figure.summary
-    return f"; a request: mean {found.mean_ns:,}, p50 {found.at(50.0):,}, p99 {found.at(99.0):,}"
+    return f"; a request: mean {figure.mean:,.4g}, p50 {found.at(50.0):,}, p99 {found.at(99.0):,}"
 
 
 def _describe_goodput(found: Goodput) -> str:

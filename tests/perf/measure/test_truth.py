@@ -1,0 +1,65 @@
+"""The figures of streams against what the service really did, in virtual time: all of the client runs, but
+nothing takes time that the service does not take."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+import pytest
+
+from tests.perf.measure.known_tokens import KnownTokens, Stream
+from tests.perf.virtual import VirtualLoop, run_virtually
+from tpx.options import from_argv
+from tpx.perf.options import SessionSpec
+from tpx.perf.results import LevelResult, StreamFigure
+from tpx.perf.run import run
+from tpx.perf.statistics.summaries import rank
+
+FIRST_S, GAP_S = 0.2, 0.03
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, words: str) -> tuple[LevelResult, list[Stream]]:
+    """A run, and what the service did in it."""
+    streams: list[Stream] = []
+
+    async def scene(loop: VirtualLoop) -> LevelResult:
+        loop.serve = lambda: KnownTokens(loop, streams, FIRST_S, GAP_S)
+        service = "-m llm --service-kind openai --endpoint v1/chat/completions --streaming"
+        (level,) = (await run(from_argv(SessionSpec, f"{service} {words}".split()))).levels
+        return level
+
+    return run_virtually(monkeypatch, scene), streams
+
+
+def truth(happened: Sequence[Stream]) -> dict[str, list[int]]:
+    """The values of each figure over all requests, in order."""
+    each = [stream.figures for stream in happened]
+    return {name: sorted(value for figures in each for value in figures[name]) for name in each[0]}
+
+
+@pytest.mark.parametrize("streams", [1, 3, 16, 64])
+def test_every_figure_is_the_services(streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = 4 * streams + 3
+    goodput = f"--goodput ttft<{1500 * FIRST_S:g}ms,itl<{2500 * GAP_S:g}ms"
+    level, happened = measured(
+        monkeypatch, f"--concurrency-range {streams} --request-count {requests} {goodput}"
+    )
+    assert (level.requests, level.failed, len(happened)) == (requests, 0, requests)
+    assert level.streaming is not None
+    assert level.latency is not None
+    found = {each.name: each for each in level.streaming.figures}
+    found["latency"] = StreamFigure(name="latency", summary=level.latency)
+    for name, values in truth(happened).items():
+        summary = found[name].summary
+        assert summary.count == len(values), name
+        assert found[name].mean == pytest.approx(fmean(values), rel=1e-6), name
+        for percentile in (50.0, 90.0, 99.0):
+            assert summary.at(percentile) == pytest.approx(values[rank(percentile, len(values))]), name
+        assert (summary.min_ns, summary.max_ns) == (min(values), max(values)), name
+    lasted_s = (max(s.ended_ns for s in happened) - min(s.received_ns for s in happened)) / 1e9
+    assert level.streaming.units_per_s == pytest.approx(sum(s.tokens for s in happened) / lasted_s, rel=0.01)
+    # late is who begins late, and slow is a stall that is long for three tokens
+    good = sum(s.manner.first == 1 and sum(s.manner.gaps) < 2.5 * (s.tokens - 1 or 1) for s in happened)
+    assert 0 < good < requests
+    assert level.goodput is not None
+    assert level.goodput.requests == good
+    assert level.goodput.per_s.value == pytest.approx(good / lasted_s, rel=0.01)
