@@ -58,7 +58,7 @@ class TableRow:
 
     cells: tuple[Cell, ...]
     emphasis: str = ""
-    """`best`, `default`, `group` or empty."""
+    """`best`, `default` or empty."""
     kept: bool = True
     """True if the row is shown before a filter is used."""
     passes: bool = True
