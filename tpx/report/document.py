@@ -236,6 +236,18 @@ def code(text: str, *, label: str = "", command: bool = False) -> CodeBlock:
     )
 
 
+def provenance(command: str, groups: Mapping[str, Mapping[str, str]], method: str) -> Section:
+    """Return the last section of a report: its command line, facts about the run, and how it was measured."""
+    return Section(
+        title="Where these figures come from",
+        blocks=(
+            *([code(command, command=True)] if command else []),
+            *fact_groups(groups),
+            Note(text=method, style="small"),
+        ),
+    )
+
+
 def fact_groups(groups: Mapping[str, Mapping[str, str]]) -> tuple[Group, ...]:
     """Return one group per title that has facts."""
     return tuple(Group(title=title, blocks=(Facts(facts=facts),)) for title, facts in groups.items() if facts)
