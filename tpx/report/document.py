@@ -58,7 +58,7 @@ class TableRow:
 
     cells: tuple[Cell, ...]
     emphasis: str = ""
-    """`best`, `default`, `group` or empty."""
+    """`best`, `default` or empty."""
     kept: bool = True
     """True if the row is shown before a filter is used."""
     passes: bool = True
@@ -233,6 +233,18 @@ def code(text: str, *, label: str = "", command: bool = False) -> CodeBlock:
     """Return the lines of a text as code."""
     return CodeBlock(
         lines=tuple(CodeLine(text=line) for line in text.splitlines()), label=label, command=command
+    )
+
+
+def provenance(command: str, groups: Mapping[str, Mapping[str, str]], method: str) -> Section:
+    """Return the last section of a report: its command line, facts about the run, and how it was measured."""
+    return Section(
+        title="Where these figures come from",
+        blocks=(
+            *([code(command, command=True)] if command else []),
+            *fact_groups(groups),
+            Note(text=method, style="small"),
+        ),
     )
 
 

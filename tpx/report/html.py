@@ -1,4 +1,4 @@
-"""Render a `Document` as a self-contained HTML page, including its drawings."""
+"""Self-contained HTML pages with their style sheets and scripts, among them that of a `Document`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -6,14 +6,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tpx.report.chart import COLORS, STYLES, TEXT_COLORS, marker
-from tpx.report.document import Block, Document, Group, Picture, Section
+from tpx.report.chart import COLORS, STYLES, TEXT_COLORS, Chart, marker
+from tpx.report.document import Block, Document, Group, LegendEntry, Picture, Section
+from tpx.report.layout import BAR_PX, lay_out
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-from tpx.report.chart import Chart
-from tpx.report.document import LegendEntry
-from tpx.report.layout import BAR_PX, lay_out
+    from markupsafe import Markup
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 T = TypeVar("T")
@@ -23,11 +22,41 @@ NARROW_PX = 560
 
 def render(document: Document) -> str:
     """Return the document as an HTML page."""
-    markers = [marker(style, 7, 7) for style in range(STYLES)]
-    template = _load_environment().get_template("report.html.j2")
-    return template.render(
-        page=document, colors=COLORS, markers=markers, rows=rows, columns=columns, narrow_px=NARROW_PX
+    return render_page(
+        "report",
+        *page_style("report"),
+        product=document.product,
+        title=document.title,
+        page=document,
+        colors=COLORS,
+        markers=[marker(style, 7, 7) for style in range(STYLES)],
+        rows=rows,
+        columns=columns,
+        narrow_px=NARROW_PX,
     )
+
+
+def page_style(name: str) -> tuple[str, str]:
+    """Return the style sheet and the script of a page, each after what all pages share."""
+    style, script = (
+        "".join(TEMPLATES.joinpath(f"{each}.{kind}").read_text(encoding="utf-8") for each in ("page", name))
+        for kind in ("css", "js")
+    )
+    return style, script
+
+
+def render_page(name: str, style: str, script: str, **values: object) -> str:
+    """Render the template of a page with its `page_style`."""
+    template = _load_environment().get_template(f"{name}.html.j2")
+    return template.render(style=style, script=script, **values)
+
+
+def _mark_code(text: str) -> "Markup":
+    """Return a text with its words in backticks as code."""
+    from markupsafe import Markup, escape
+
+    parts = enumerate(text.split("`"))
+    return Markup("").join(Markup("<code>%s</code>") % part if i % 2 else escape(part) for i, part in parts)
 
 
 def _render_svg(template: str, **values: object) -> str:
@@ -65,13 +94,15 @@ def _iter_runs(items: Iterable[T], joins: Callable[[T], bool]) -> Iterator[tuple
 def _load_environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["prose"] = _mark_code
+    return environment
 
 
 def chart_picture(chart: Chart | None) -> Picture | None:

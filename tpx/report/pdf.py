@@ -97,7 +97,7 @@ def _encode_table(grid: DataTable) -> Mapping[str, object]:
         "caption": grid.caption,
         "columns": [asdict(grid.columns[i]) for i in shown],
         "rows": [
-            {"bold": row.emphasis in ("best", "group"), "cells": [asdict(row.cells[i]) for i in shown]}
+            {"bold": row.emphasis == "best", "cells": [asdict(row.cells[i]) for i in shown]}
             for row in grid.rows[:MOST_ROWS]
         ],
         "notes": notes,

@@ -1,4 +1,3 @@
-"use strict";
 /* Each form sends its request to the server that the page came from, and shows the answer below it. */
 
 const MOST_CHARACTERS = 20000;
@@ -21,13 +20,6 @@ function target(form) {
     if (wanted === names) return path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(values[name]));
   }
   throw new Error(`no path takes just: ${names || "nothing"}`);
-}
-
-function element(name, text, ...classes) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  made.classList.add(...classes);
-  return made;
 }
 
 function pretty(text) {

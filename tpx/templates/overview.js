@@ -1,4 +1,3 @@
-"use strict";
 /* Asks the server every two seconds, keeps ten minutes of what changed, and draws it. */
 
 const EVERY_MS = 2000;
@@ -13,13 +12,6 @@ let before = null;
 let timer = 0;
 
 const find = (id) => document.getElementById(id);
-
-function element(name, text, ...classes) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  made.classList.add(...classes);
-  return made;
-}
 
 /* Three digits are what a person compares. */
 function number(value) {

@@ -1,4 +1,3 @@
-"use strict";
 /* Tables that are `filtered` have a search field and a choice of rows above them; without scripts they show all. */
 for (const table of document.querySelectorAll("table.filtered")) {
   const rows = [...table.tBodies[0].rows];

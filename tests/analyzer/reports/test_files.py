@@ -91,7 +91,7 @@ def test_every_file_is_where_it_was_asked_for_and_links_lead_to_files(batching: 
         assert path.is_file()
         if path.suffix == ".html":
             for url in read(path.read_text(encoding="utf-8")).urls:
-                assert url.startswith("#") or (path.parent / url).is_file(), url
+                assert url.startswith(("#", "data:")) or (path.parent / url).is_file(), url
 
 
 def test_the_cells_of_the_page_are_the_figures_of_the_json(batching: Run) -> None:

@@ -85,7 +85,7 @@ def test_it_needs_nothing_from_elsewhere(live: Live, html: str) -> None:
 def test_what_the_document_says_cannot_become_markup(live: Live) -> None:
     told = live.get("/v2/openapi.json").json
     told["info"]["title"] = "<script>alert(1)</script>"
-    _, html = build_page("api_docs", page=page_view(told), chats=["<b>"])
+    _, html = build_page("api_docs", title="", page=page_view(told), chats=["<b>"])
     assert b"<script>alert" not in html
     assert page_view(told).title == "<script>alert(1)</script>"
 

@@ -41,7 +41,7 @@ from tpx.report.document import (
     Note,
     Section,
     code,
-    fact_groups,
+    provenance,
     section,
 )
 from tpx.report.html import chart_picture
@@ -100,27 +100,18 @@ def build(view: ReportView, *, data: bool = True) -> Document:
 
 
 def _build_provenance(run: Run) -> Section:
-    provenance = run.started.provenance
     settings = {}
     for name, value in run.started.settings.items():
         text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         settings[name] = text.lower() if isinstance(value, bool) else text
-    command = shlex.join(provenance.command)
-    return Section(
-        title="Where these figures come from",
-        blocks=(
-            *([code(command, command=True)] if command else []),
-            *fact_groups(
-                {
-                    "Machine": provenance.host,
-                    "Versions": provenance.versions,
-                    "Options": settings,
-                    "Hashes": hashes(run),
-                }
-            ),
-            Note(text=_METHOD, style="small"),
-        ),
-    )
+    found = run.started.provenance
+    facts = {
+        "Machine": found.host,
+        "Versions": found.versions,
+        "Options": settings,
+        "Hashes": hashes(run),
+    }
+    return provenance(shlex.join(found.command), facts, _METHOD)
 
 
 def hashes(run: Run) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import os
 import platform
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tpx import __version__
@@ -31,14 +31,13 @@ from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import latency, rounded
 from tpx.report.document import (
     Document,
-    Group,
     Note,
     Section,
     Statement,
     Tile,
     bullets,
     code,
-    fact_groups,
+    provenance,
     section,
 )
 from tpx.report.html import chart_picture
@@ -69,14 +68,7 @@ def build(report: Report, argv: Sequence[str]) -> Document:
         *section("Server metrics", metrics_grid(report)),
         *section("Errors", errors_grid(report)),
         *section("Remarks", bullets(_list_remarks(levels))),
-        Section(
-            title="Where these figures come from",
-            blocks=(
-                code(shlex.join(["tpx", "perf", *argv]), command=True),
-                *_list_facts(report),
-                Note(text=_METHOD, style="small"),
-            ),
-        ),
+        provenance(shlex.join(["tpx", "perf", *argv]), _list_facts(report), _METHOD),
     ]
     when = report.started.replace("T", " ").partition(".")[0]
     requests = sum(w.requests + w.failed for r in levels for w in r.windows)
@@ -260,7 +252,7 @@ def _list_remarks(levels: Sequence[LevelResult]) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _list_facts(report: Report) -> tuple[Group, ...]:
+def _list_facts(report: Report) -> Mapping[str, Mapping[str, str]]:
     """Return the target, the client's machine, and the options that differ from their defaults."""
     model, config = report.model, report.config
     target = {
@@ -284,7 +276,7 @@ def _list_facts(report: Report) -> tuple[Group, ...]:
         if (value := field.of(config)) != field.default and field.name not in ("model", "url")
     }
     known = {name: value for name, value in target.items() if value}
-    return fact_groups({"Target": known, "Client": client, "Options": changed})
+    return {"Target": known, "Client": client, "Options": changed}
 
 
 def _format_value(value: object) -> str:

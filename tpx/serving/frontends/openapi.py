@@ -184,4 +184,5 @@ def _rank_model(model: Served) -> tuple[bool, str]:
 
 
 def _render_page(document: JsonObject, chats: Sequence[str]) -> _Made:
-    return build_page("api_docs", page=page_view(document), chats=chats)
+    page = page_view(document)
+    return build_page("api_docs", title=page.title, page=page, chats=chats)

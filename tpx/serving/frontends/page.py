@@ -1,32 +1,15 @@
-"""Self-contained HTML pages: one file with its style and script, which may talk to this server only."""
+"""HTML pages of the server, which may talk to this server only."""
 
 import base64
 import hashlib
-from importlib import resources
-
-_TEMPLATES = resources.files("tpx").joinpath("templates")
 
 
-def build_page(name: str, **context: object) -> tuple[bytes, bytes]:
-    """Render a template with the script and style sheet of the same name, after `page.css`.
+def build_page(name: str, **values: object) -> tuple[bytes, bytes]:
+    """Return headers and body; the content security policy allows exactly the page's style and script."""
+    from tpx.report.html import page_style, render_page  # late: few servers are looked at
 
-    Returns headers and body. The content security policy allows exactly this style and script.
-    """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(str(_TEMPLATES)),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    base, own, script = (
-        _TEMPLATES.joinpath(file).read_text(encoding="utf-8")
-        for file in ("page.css", f"{name}.css", f"{name}.js")
-    )
-    style = base + own
-    html = environment.get_template(f"{name}.html.j2").render(style=style, script=script, **context)
+    style, script = page_style(name)
+    html = render_page(name, style, script, product="serve", **values)
     headers = (
         "Content-Type: text/html; charset=utf-8\r\n"
         f"Content-Security-Policy: default-src 'none'; style-src {_hash_inline(style)}; "
