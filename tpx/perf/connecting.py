@@ -233,6 +233,7 @@ def _build_feed_settings(
         scheduled=spec.load.fixed_schedule,
         conversing=spec.load.session_concurrency is not None,
         tolerance=spec.inputs.tolerance,
+        pace=spec.pace,
         shared=shared,
         seed=spec.inputs.seed,
     )

@@ -5,6 +5,7 @@ service's own count of some prompts tells how many tokens a word takes.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +20,7 @@ from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.openai import INPUT, OpenAiAnswer, text_body
 from tpx.perf.inputs.steps import DataSet, DataStream, Step
+from tpx.perf.pace import parse_spread
 from tpx.protocol.tensors import Tensor, encode_bytes
 
 _TEXT = """
@@ -60,15 +62,11 @@ class Length:
 
 def parse_length(text: str) -> Length:
     """Parse `512` or `512,sd=64`."""
-    mean, comma, rest = text.replace(" ", "").partition(",")
-    name, _, deviation = rest.partition("=")
-    try:
-        found = Length(int(mean), float(deviation) if comma else 0.0)
-    except ValueError:
-        raise ValueError("expected a number of tokens such as 512 or 512,sd=64") from None
-    if (comma and name != "sd") or found.mean < 1 or not 0 <= found.deviation < 1e9:
-        raise ValueError("expected a number of tokens of at least 1 such as 512 or 512,sd=64")
-    return found
+    with suppress(ValueError):
+        mean, deviation = parse_spread(text)
+        if mean >= 1 and mean.is_integer():
+            return Length(int(mean), deviation)
+    raise ValueError("expected a number of tokens of at least 1 such as 512 or 512,sd=64")
 
 
 @dataclass(frozen=True, slots=True)
