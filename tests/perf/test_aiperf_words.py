@@ -23,6 +23,14 @@ CHAT = ["--service-kind=openai", "--endpoint=v1/chat/completions"]
         ("--num-prompts 3 --prefix-prompt-length 4", ["--prompts=3", "--prefix-tokens=4"]),
         ("--concurrency 8 --random-seed 1", ["--concurrency", "8", "--seed=1"]),
         ("--streaming -m llm", ["--streaming", "-m", "llm"]),
+        (
+            "--input-file t.jsonl --custom-dataset-type mooncake_trace --fixed-schedule",
+            ["--input-data=t.jsonl", "--fixed-schedule"],
+        ),
+        (
+            "--request-rate 5 --arrival-pattern gamma --arrival-smoothness 0.5",
+            ["--request-rate", "5", "--request-distribution=gamma", "--gamma-shape=0.5"],
+        ),
         ("--goodput ttft<200ms", ["--goodput=ttft<200ms"]),
     ],
 )

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tpx.errors import MeasurementError, UsageError
+from tpx.options import given
 from tpx.perf.clients.base import Client, Control, RequestFields
-from tpx.perf.clients.endpoint import connect
+from tpx.perf.clients.endpoint import Endpoint, connect
 from tpx.perf.clients.model import (
     ModelDescription,
     ModelKey,
@@ -20,6 +21,8 @@ from tpx.perf.inputs.feed import MixedFeed
 from tpx.perf.inputs.prompts import PromptSpec, learn_words, make_prompts
 from tpx.perf.inputs.requests import FeedSettings, Requests, make_requests
 from tpx.perf.inputs.shared_memory import TensorRegions, shared_tensors
+from tpx.perf.inputs.steps import DataSet
+from tpx.perf.inputs.workloads import read_workload, workload_data
 from tpx.perf.levels import ModelShare
 from tpx.perf.options import SessionSpec
 from tpx.perf.server_statistics import ModelTree, ServerStatistics, model_tree
@@ -88,13 +91,7 @@ async def open_model(
             with _require_extension("trace", server, "--trace-level and its like"):
                 await control.set_trace(spec.wire.trace_settings)
         tree = await model_tree(control, model, key, calls=spec.service.bls_composing_models)
-        prompts = spec.prompts
-        if prompts.wanted:
-            text, seed, endpoint = spec.inputs.string_data, spec.inputs.seed, spec.endpoint(key)
-            prompts = await learn_words(prompts, seed, endpoint, client)
-            data = make_prompts(prompts, text, seed, endpoint)
-        else:
-            data = open_data(model, spec.inputs)
+        data, prompts = await _open_data(spec, model, spec.endpoint(key), client)
         async with shared_tensors(
             control, spec.inputs.shared_memory, spec.inputs.output_shared_memory_size
         ) as shared:
@@ -120,6 +117,27 @@ async def open_model(
     finally:
         await client.close()
         await control.close()
+
+
+async def _open_data(
+    spec: SessionSpec, model: ModelDescription, endpoint: Endpoint, client: Client
+) -> tuple[DataSet, PromptSpec]:
+    """Return the data of the requests, and the options of prompts with what was learnt of the service."""
+    prompts, inputs = spec.prompts, spec.inputs
+    if spec.service.service_kind == "openai" and inputs.files:
+        most = prompts.prompts if "prompts" in given(prompts) else None
+        workload = read_workload(inputs.files, conversing=endpoint.sessions, most=most)
+        if workload is not None:
+            if workload.counts:
+                prompts = await learn_words(prompts, workload.mean_tokens, inputs.seed, endpoint, client)
+            return workload_data(workload, prompts, inputs.seed, endpoint), prompts
+    if prompts.misplaced:
+        raise UsageError(prompts.misplaced)
+    if not prompts.wanted:
+        return open_data(model, inputs), prompts
+    if prompts.input_tokens is not None:
+        prompts = await learn_words(prompts, prompts.input_tokens.mean, inputs.seed, endpoint, client)
+    return make_prompts(prompts, inputs.string_data, inputs.seed, endpoint), prompts
 
 
 @asynccontextmanager
@@ -233,6 +251,7 @@ def _build_feed_settings(
         scheduled=spec.load.fixed_schedule,
         conversing=spec.load.session_concurrency is not None,
         tolerance=spec.inputs.tolerance,
+        pace=spec.pace,
         shared=shared,
         seed=spec.inputs.seed,
     )

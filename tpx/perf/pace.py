@@ -1,7 +1,10 @@
 """Options of a load that hold at every level: arrivals, connections, sequences, and worker processes."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from tpx.errors import UsageError
 from tpx.options import check_range, option, refuse
@@ -21,6 +24,48 @@ def parse_workers(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= MAX_WORKERS:
         refuse("--workers", f"The value must be 'auto' or a number from 1 to {MAX_WORKERS}.")
     return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkTime:
+    """Seconds for which a user waits before the next request: normally distributed, and at least 0."""
+
+    mean_s: float
+    deviation_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.mean_s:g}" + (f",sd={self.deviation_s:g}" if self.deviation_s else "")
+
+    def draw_s(self, rng: np.random.Generator) -> float:
+        return max(0.0, rng.normal(self.mean_s, self.deviation_s))
+
+
+def parse_spread(text: str) -> tuple[float, float]:
+    """Parse the mean and the standard deviation of `MEAN` or `MEAN,sd=DEVIATION`. Raises ValueError."""
+    mean, comma, rest = text.replace(" ", "").partition(",")
+    name, _, deviation = rest.partition("=")
+    found = float(mean), float(deviation) if comma else 0.0
+    if (comma and name != "sd") or not (abs(found[0]) < 1e9 and 0 <= found[1] < 1e9):
+        raise ValueError(text)
+    return found
+
+
+def parse_think_time(text: str) -> ThinkTime:
+    """Parse `2` or `2,sd=0.5`."""
+    with suppress(ValueError):
+        found = ThinkTime(*parse_spread(text))
+        if found.mean_s > 0:
+            return found
+    raise ValueError("expected seconds above 0 such as 2 or 2,sd=0.5")
+
+
+def parse_speed(text: str) -> float:
+    """Parse `2` or `2x`."""
+    with suppress(ValueError):
+        speed = float(text.removesuffix("x"))
+        if 1e-6 <= speed <= 1e6:
+            return speed
+    raise ValueError("expected a factor above 0 such as 2 or 0.5x")
 
 
 POLLING_PROCESSORS = 2
@@ -44,6 +89,22 @@ class PaceSpec:
         1.0, "shape of gamma arrivals: 1 = poisson, above 1 more even, below 1 more clustered"
     )
     burst_size: int = option(1, "requests per burst")
+    ramp_seconds: float = option(
+        0.0,
+        "seconds over which the requests in flight of a level begin, one by one, before it is measured",
+        metavar="SECONDS",
+        minimum=0,
+    )
+    think_time: ThinkTime | None = option(
+        None,
+        "seconds for which each user, one per request in flight or conversation, waits between a response "
+        "and the next request, with a standard deviation if given",
+        metavar="SECONDS[,sd=SECONDS]",
+        parse=parse_think_time,
+    )
+    speed: float = option(
+        1.0, "replay a --fixed-schedule so much faster: 2x, or 0.5x", metavar="FACTOR", parse=parse_speed
+    )
     on_late: LatePolicy = option(
         "send",
         "what happens to a request that is more than a millisecond late because no connection was free",

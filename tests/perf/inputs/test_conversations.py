@@ -16,9 +16,11 @@ from tpx.perf.clients.openai import DELAY, INPUT, SESSION, connect
 from tpx.perf.inputs.base import InputSpec
 from tpx.perf.inputs.dataset import open_data
 from tpx.perf.inputs.feed import Conversation
-from tpx.perf.inputs.requests import check_conversations, conversations
+from tpx.perf.inputs.requests import FeedSettings, check_conversations, conversations
+from tpx.perf.pace import PaceSpec, ThinkTime
 
 MODEL = ModelDescription(name="llm", inputs=(INPUT, SESSION, DELAY))
+PLAIN = FeedSettings()
 BODY = {"messages": [{"role": "user", "content": "Why?"}]}
 
 
@@ -26,11 +28,11 @@ def step(session: Any, **more: Any) -> dict[str, Any]:
     return {"payload": [BODY], "session_id": [session], **more}
 
 
-def grouped(directory: Path, *steps: Any) -> tuple[Conversation, ...]:
+def grouped(directory: Path, *steps: Any, settings: FeedSettings = PLAIN) -> tuple[Conversation, ...]:
     file = directory / "data.json"
     file.write_text(json.dumps({"data": steps}))
     data = open_data(MODEL, InputSpec(input_data=(str(file),)))
-    return conversations(data, [f"request {i}" for i in range(len(data.steps))])
+    return conversations(data, [f"request {i}" for i in range(len(data.steps))], settings)
 
 
 def test_steps_of_one_session_are_turns_in_the_datas_order(tmp_path: Path) -> None:
@@ -39,6 +41,12 @@ def test_steps_of_one_session_are_turns_in_the_datas_order(tmp_path: Path) -> No
         [(0, "request 0", 20_000_000), (2, "request 2", 0), (3, "request 3", 0)],
         [(1, "request 1", 0)],
     ]
+
+
+def test_turns_without_a_delay_have_the_think_time(tmp_path: Path) -> None:
+    settings = FeedSettings(pace=PaceSpec(think_time=ThinkTime(2.0)))
+    (turns,) = grouped(tmp_path, step("x"), step("x", delay=[0]), step("x", delay=[20]), settings=settings)
+    assert [turn.delay_ns for turn in turns] == [2_000_000_000, 0, 20_000_000]
 
 
 def test_streams_of_steps_are_no_conversations(tmp_path: Path) -> None:

@@ -5,17 +5,25 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tests.perf.virtual import VirtualLoop
+import pytest
 
+from tests.perf.virtual import VirtualLoop, run_virtually
+from tpx.options import from_argv
+from tpx.perf.options import SessionSpec
+from tpx.perf.results import LevelResult
+from tpx.perf.run import run
+
+FIRST_S, GAP_S = 0.2, 0.03
+"""Times to the first event and between events of a steady stream."""
 ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
-    """How one stream is written: `gaps` before each further event, in units of the server's gap."""
+    """How one stream is written: `gaps` before each further event, in units of GAP_S."""
 
     first: float = 1.0
-    """Time to the first event, in units of the server's."""
+    """Time to the first event, in units of FIRST_S."""
     gaps: tuple[float, ...] = (1, 1, 1)
     tokens: int = 1
     """Tokens of every event."""
@@ -47,6 +55,7 @@ class Stream:
 
     manner: Manner
     received_ns: int
+    body: Any = None
     left_ns: list[int] = field(default_factory=list)
     """When each event with output had left."""
     ended_ns: int = 0
@@ -74,11 +83,9 @@ class Stream:
 class KnownTokens(asyncio.Protocol):
     """One connection; every request is answered in the next manner."""
 
-    def __init__(self, loop: VirtualLoop, streams: list[Stream], first_s: float, gap_s: float) -> None:
+    def __init__(self, loop: VirtualLoop, streams: list[Stream]) -> None:
         self._loop = loop
         self._streams = streams
-        self._first_s = first_s
-        self._gap_s = gap_s
         self._writing: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -86,7 +93,8 @@ class KnownTokens(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:  # requests are small: each comes in one piece
         manner = MANNERS[len(self._streams) % len(MANNERS)]
-        self._streams.append(Stream(manner, self._loop.now_ns()))
+        body = json.loads(data.partition(b"\r\n\r\n")[2])
+        self._streams.append(Stream(manner, self._loop.now_ns(), body))
         self._writing = asyncio.ensure_future(self._answer(manner, self._streams[-1]))
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -98,7 +106,7 @@ class KnownTokens(asyncio.Protocol):
         framing = b"Transfer-Encoding: chunked" if chunked else b"Connection: close"
         head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n%b\r\n\r\n" % framing
         self._transport.write(head + self._framed(_event(ROLE), chunked=chunked))
-        waits = [manner.first * self._first_s, *(gap * self._gap_s for gap in manner.gaps)]
+        waits = [manner.first * FIRST_S, *(gap * GAP_S for gap in manner.gaps)]
         at = 0
         while at < len(waits):
             burst = [n for n in range(at, len(waits)) if n == at or not any(waits[at + 1 : n + 1])]
@@ -113,7 +121,7 @@ class KnownTokens(asyncio.Protocol):
             self._transport.write(self._framed(events, chunked=chunked))
             at = burst[-1] + 1
         if manner.usage_after:
-            await asyncio.sleep(manner.usage_after * self._gap_s)
+            await asyncio.sleep(manner.usage_after * GAP_S)
         usage = {"prompt_tokens": 12, "completion_tokens": stream.tokens}
         details = {"completion_tokens_details": {"reasoning_tokens": manner.reasoning}}
         end = _event({"choices": [], "usage": usage | details}) + b"data: [DONE]\n\n"
@@ -133,3 +141,16 @@ def _piece(number: int, manner: Manner) -> dict[str, Any]:
 
 def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, words: str) -> tuple[LevelResult, list[Stream]]:
+    """A run in virtual time, and what the service did in it."""
+    streams: list[Stream] = []
+
+    async def scene(loop: VirtualLoop) -> LevelResult:
+        loop.serve = lambda: KnownTokens(loop, streams)
+        service = "-m llm --service-kind openai --endpoint v1/chat/completions --streaming"
+        (level,) = (await run(from_argv(SessionSpec, f"{service} {words}".split()))).levels
+        return level
+
+    return run_virtually(monkeypatch, scene), streams

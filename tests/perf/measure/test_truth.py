@@ -6,28 +6,9 @@ from statistics import fmean
 
 import pytest
 
-from tests.perf.measure.known_tokens import KnownTokens, Stream
-from tests.perf.virtual import VirtualLoop, run_virtually
-from tpx.options import from_argv
-from tpx.perf.options import SessionSpec
-from tpx.perf.results import LevelResult, StreamFigure
-from tpx.perf.run import run
+from tests.perf.measure.known_tokens import FIRST_S, GAP_S, Stream, measured
+from tpx.perf.results import StreamFigure
 from tpx.perf.statistics.summaries import rank
-
-FIRST_S, GAP_S = 0.2, 0.03
-
-
-def measured(monkeypatch: pytest.MonkeyPatch, words: str) -> tuple[LevelResult, list[Stream]]:
-    """A run, and what the service did in it."""
-    streams: list[Stream] = []
-
-    async def scene(loop: VirtualLoop) -> LevelResult:
-        loop.serve = lambda: KnownTokens(loop, streams, FIRST_S, GAP_S)
-        service = "-m llm --service-kind openai --endpoint v1/chat/completions --streaming"
-        (level,) = (await run(from_argv(SessionSpec, f"{service} {words}".split()))).levels
-        return level
-
-    return run_virtually(monkeypatch, scene), streams
 
 
 def truth(happened: Sequence[Stream]) -> dict[str, list[int]]:

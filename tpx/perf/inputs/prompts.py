@@ -5,10 +5,11 @@ service's own count of some prompts tells how many tokens a word takes.
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import orjson
@@ -19,6 +20,8 @@ from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.openai import INPUT, OpenAiAnswer, text_body
 from tpx.perf.inputs.steps import DataSet, DataStream, Step
+from tpx.perf.pace import parse_spread
+from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Tensor, encode_bytes
 
 _TEXT = """
@@ -60,15 +63,11 @@ class Length:
 
 def parse_length(text: str) -> Length:
     """Parse `512` or `512,sd=64`."""
-    mean, comma, rest = text.replace(" ", "").partition(",")
-    name, _, deviation = rest.partition("=")
-    try:
-        found = Length(int(mean), float(deviation) if comma else 0.0)
-    except ValueError:
-        raise ValueError("expected a number of tokens such as 512 or 512,sd=64") from None
-    if (comma and name != "sd") or found.mean < 1 or not 0 <= found.deviation < 1e9:
-        raise ValueError("expected a number of tokens of at least 1 such as 512 or 512,sd=64")
-    return found
+    with suppress(ValueError):
+        mean, deviation = parse_spread(text)
+        if mean >= 1 and mean.is_integer():
+            return Length(int(mean), deviation)
+    raise ValueError("expected a number of tokens of at least 1 such as 512 or 512,sd=64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,10 @@ class PromptSpec:
         metavar="N[,sd=N]",
         parse=parse_length,
     )
-    prompts: int = option(100, "number of different prompts, which are sent in turns")
+    prompts: int = option(
+        100,
+        "number of different prompts, which are sent in turns; of a workload's requests the first ones (all)",
+    )
     prefix_tokens: int = option(
         0, "tokens at the beginning of prompts that several share, added to the others"
     )
@@ -134,13 +136,21 @@ class PromptSpec:
         """Raise UsageError for numbers out of range, and for options without prompts to make."""
         check_range(self, "prompts", "prefixes", above=0)
         check_range(self, "prefix_tokens", least=0)
-        for name in ("prompts", "prefix_tokens", "prefixes", "tokenizer", "word_tokens"):
+        for name in ("prefix_tokens", "prefixes"):
             if name in given(self) and self.input_tokens is None:
                 raise UsageError(f"--{name.replace('_', '-')} requires --input-tokens")
         if self.tokenizer is not None and self.word_tokens is not None:
             raise UsageError("--tokenizer and --word-tokens both count the tokens")
+
+    @property
+    def misplaced(self) -> str:
+        """An option that has no effect, with those that it needs, if no workload is given; or empty."""
+        for name in ("prompts", "tokenizer", "word_tokens"):
+            if name in given(self) and self.input_tokens is None:
+                return f"--{name.replace('_', '-')} requires --input-tokens, or a workload in --input-data"
         if "ignore_eos" in given(self) and self.output_tokens is None:
-            raise UsageError("--ignore-eos requires --output-tokens")
+            return "--ignore-eos requires --output-tokens, or a workload in --input-data"
+        return ""
 
     @property
     def wanted(self) -> bool:
@@ -148,54 +158,69 @@ class PromptSpec:
         return self.input_tokens is not None or self.output_tokens is not None
 
 
-class WordTexts:
-    """Makes texts of words."""
+class TextMaker(Protocol):
+    """Makes texts of wanted lengths."""
 
-    def __init__(self, rng: np.random.Generator, tokens: WordTokens) -> None:
-        self._rng = rng
+    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:
+        """Return a text of this many tokens; the `first` of a prompt counts what the service adds."""
+
+    def count(self, text: str) -> int:
+        """Return the tokens of a text, at least 1."""
+
+
+class WordTexts:
+    """Implements TextMaker with words."""
+
+    def __init__(self, tokens: WordTokens) -> None:
         self._tokens = tokens
 
-    def make(self, tokens: int, *, first: bool) -> str:
-        """Return a text of this many tokens; the `first` of a prompt counts what the service adds."""
+    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:
         words = round((tokens - (self._tokens.added if first else 0)) / self._tokens.per_word)
-        return " ".join(self._rng.choice(WORDS, max(words, 1)))
+        return " ".join(rng.choice(WORDS, max(words, 1)))
+
+    def count(self, text: str) -> int:
+        return max(1, round(len(text.split()) * self._tokens.per_word))
 
 
 class TokenizerTexts:
-    """Makes texts whose tokens a tokenizer's file counts."""
+    """Implements TextMaker; a tokenizer's file counts the tokens."""
 
-    def __init__(self, rng: np.random.Generator, path: Path) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises UsageError if the file or the package is missing."""
         try:
             from tokenizers import Tokenizer
         except ImportError:
             raise UsageError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
-        self._rng = rng
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as exc:  # the package raises plain exceptions
             raise UsageError(f"--tokenizer {path}: {exc}") from exc
 
-    def make(self, tokens: int, *, first: bool) -> str:  # noqa: ARG002 (what a service adds is unknown)
+    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:  # noqa: ARG002 (unknown)
         """Return a text of this many tokens; one more or less where its end merges differently."""
         ids: list[int] = []
         while len(ids) < tokens:
-            more = " " + " ".join(self._rng.choice(WORDS, tokens))
+            more = " " + " ".join(rng.choice(WORDS, tokens))
             ids += self._tokenizer.encode(more, add_special_tokens=False).ids
         return str(self._tokenizer.decode(ids[:tokens]))
 
+    def count(self, text: str) -> int:
+        return max(1, len(self._tokenizer.encode(text, add_special_tokens=False).ids))
 
-async def learn_words(spec: PromptSpec, seed: int, endpoint: Endpoint, client: Client) -> PromptSpec:
-    """Return `spec` with the tokens of words, if prompts are made of words and the service's count tells.
 
-    Workers and later measurements of the same service then need not ask it. Raises MeasurementError if the
-    service refuses a prompt.
+async def learn_words(
+    spec: PromptSpec, usual: int, seed: int, endpoint: Endpoint, client: Client
+) -> PromptSpec:
+    """Return `spec` with the tokens of words by the service's count, unless it says how tokens are counted.
+
+    `usual` is the mean length of the prompts. With the result, workers and later measurements of the service
+    need not ask it. Raises MeasurementError if the service refuses a prompt.
     """
-    if spec.input_tokens is None or spec.tokenizer is not None or spec.word_tokens is not None:
+    if spec.tokenizer is not None or spec.word_tokens is not None:
         return spec
-    words = WordTexts(np.random.default_rng(seed), WordTokens())
-    probed = PROBED_WORDS, max(2 * PROBED_WORDS, min(spec.input_tokens.mean // 2, MOST_PROBED_WORDS))
-    few, many = [await _count_mean(words, n, endpoint, client) for n in probed]
+    rng = np.random.default_rng(seed)
+    probed = PROBED_WORDS, max(2 * PROBED_WORDS, min(usual // 2, MOST_PROBED_WORDS))
+    few, many = [await _count_mean(rng, n, endpoint, client) for n in probed]
     per_word = (many - few) / (probed[1] - probed[0])
     learnt = WordTokens(per_word, few - per_word * probed[0]) if per_word > 0 else WordTokens()
     return replace(spec, word_tokens=learnt)
@@ -214,7 +239,7 @@ def make_prompts(spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoi
     bodies = [text_body(each, endpoint) for each in texts]
     if spec.output_tokens is not None:
         for body, length in zip(bodies, _draw(rng, spec.output_tokens, len(bodies)), strict=True):
-            body |= {"max_tokens": length} | ({"ignore_eos": True} if spec.ignore_eos else {})
+            body |= bound_output(spec, length)
 
     def make(index: int) -> Step:
         return Step(where=f"prompt {index}", inputs=(_tensor(orjson.dumps(bodies[index])),))
@@ -222,28 +247,34 @@ def make_prompts(spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoi
     return DataSet(streams=(DataStream(len(bodies), make),), made=True, notices=tuple(notices))
 
 
+def bound_output(spec: PromptSpec, tokens: int) -> JsonObject:
+    """Return the members of a body that request this many tokens."""
+    return {"max_tokens": tokens} | ({"ignore_eos": True} if spec.ignore_eos else {})
+
+
 def _make_texts(spec: PromptSpec, length: Length, rng: np.random.Generator) -> tuple[list[str], list[str]]:
     """Return the prompts, and a notice of how their tokens were counted."""
-    maker, notice = _choose_maker(spec, rng)
+    maker, notice = choose_maker(spec)
     prefixes = [
-        maker.make(spec.prefix_tokens, first=True) for _ in range(spec.prefixes if spec.prefix_tokens else 0)
+        maker.make(rng, spec.prefix_tokens, first=True)
+        for _ in range(spec.prefixes if spec.prefix_tokens else 0)
     ]
-    texts = [maker.make(tokens, first=not prefixes) for tokens in _draw(rng, length, spec.prompts)]
+    texts = [maker.make(rng, tokens, first=not prefixes) for tokens in _draw(rng, length, spec.prompts)]
     if prefixes:
         texts = [f"{prefixes[i % len(prefixes)]} {text}" for i, text in enumerate(texts)]
     return texts, [notice]
 
 
-def _choose_maker(spec: PromptSpec, rng: np.random.Generator) -> tuple[WordTexts | TokenizerTexts, str]:
+def choose_maker(spec: PromptSpec) -> tuple[TextMaker, str]:
     """Return what makes texts, and a notice of how it counts tokens."""
     if spec.tokenizer is not None:
-        return TokenizerTexts(rng, spec.tokenizer), f"tokens of prompts are counted by {spec.tokenizer}"
+        return TokenizerTexts(spec.tokenizer), f"tokens of prompts are counted by {spec.tokenizer}"
     tokens = spec.word_tokens or WordTokens()
     if tokens == WordTokens():
         notice = "prompts are words, each taken as one token"
     else:
         notice = f"prompts are words, of which the service counts {tokens.per_word:.2f} tokens each"
-    return WordTexts(rng, tokens), notice
+    return WordTexts(tokens), notice
 
 
 def _draw(rng: np.random.Generator, length: Length, count: int) -> list[int]:
@@ -251,9 +282,9 @@ def _draw(rng: np.random.Generator, length: Length, count: int) -> list[int]:
     return cast("list[int]", np.maximum(np.rint(drawn), 1).astype(int).tolist())
 
 
-async def _count_mean(words: WordTexts, length: int, endpoint: Endpoint, client: Client) -> float:
+async def _count_mean(rng: np.random.Generator, words: int, endpoint: Endpoint, client: Client) -> float:
     """Return how many tokens the service counts in prompts of so many words, on average."""
-    texts = [words.make(length, first=False) for _ in range(PROBES)]
+    texts = [" ".join(rng.choice(WORDS, words)) for _ in range(PROBES)]
     return fmean([await _count(text, endpoint, client) for text in texts])
 
 

@@ -1,8 +1,10 @@
 """From data to requests in their final form, encoded once before the load."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Check, Prepared, RequestFields, Template, Writer
@@ -13,6 +15,7 @@ from tpx.perf.inputs.feed import Conversation, ConversationTurn, Feed, RoundRobi
 from tpx.perf.inputs.sequences import END, START, SequenceFeed, SequenceStream, needed_flags
 from tpx.perf.inputs.shared_memory import TensorRegions
 from tpx.perf.inputs.steps import DataSet, Expectation, Step, Validator, named, stacked
+from tpx.perf.pace import PaceSpec
 from tpx.perf.results import DataSummary
 from tpx.protocol.tensors import Tensor, decode_bytes
 
@@ -41,6 +44,8 @@ class FeedSettings:
     scheduled: bool = False
     conversing: bool = False
     tolerance: Tolerance | None = None
+    pace: PaceSpec = field(default_factory=PaceSpec)
+    """The speed of a schedule, and the pause of turns that have none of their own."""
     shared: TensorRegions | None = None
     """Regions for the tensors that the server reads or writes in shared memory."""
     seed: int = 0
@@ -85,14 +90,14 @@ async def make_requests(
         if settings.scheduled:
             unsorted = [_require_timestamp(steps[i]) for i in order]
             order = sorted(order, key=unsorted.__getitem__)
-            times = tuple(sorted(unsorted))
+            times = tuple(round(time_ns / settings.pace.speed) for time_ns in sorted(unsorted))
         contents = (
             maker.contents(number, [steps[order[i % len(order)]] for i in batch])
             for number, batch in enumerate(batches(len(order), settings.batch_size))
         )
         requests = [await writer.prepare(*content) for content in contents]
         feed = RoundRobin(requests, maker.check(requests))
-        turns = conversations(data, requests) if settings.conversing else ()
+        turns = conversations(data, requests, settings) if settings.conversing else ()
     count = sum(len(stream) for stream in data.streams)
     return Requests(
         feed=feed,
@@ -225,11 +230,15 @@ class _RequestMaker:
         return tensors
 
 
-def conversations(data: DataSet, requests: Sequence[Prepared]) -> tuple[Conversation, ...]:
+def conversations(
+    data: DataSet, requests: Sequence[Prepared], settings: FeedSettings
+) -> tuple[Conversation, ...]:
     """Group requests into conversations, in order of first appearance; turns keep the data's order.
 
-    `requests` has one entry per step. Raises UsageError if the data is not one stream.
+    `requests` has one entry per step. Turns without a delay have the think time. Raises UsageError if the
+    data is not one stream.
     """
+    think, rng = settings.pace.think_time, np.random.default_rng(settings.seed)
     if len(data.streams) != 1:
         raise UsageError(
             "Expected input data JSON to have one stream. Session concurrency mode must have an input data "
@@ -240,8 +249,11 @@ def conversations(data: DataSet, requests: Sequence[Prepared]) -> tuple[Conversa
     for number, request in enumerate(requests):
         tensors = named(stream[number].inputs)
         (session,) = decode_bytes(tensors[SESSION.name].data, 1)
-        delay_ms = int(tensors[DELAY.name].numpy()[0]) if DELAY.name in tensors else 0
-        turn = ConversationTurn(request=request, step=number, delay_ns=delay_ms * 1_000_000)
+        if DELAY.name in tensors:
+            delay_ns = int(tensors[DELAY.name].numpy()[0]) * 1_000_000
+        else:
+            delay_ns = round(think.draw_s(rng) * 1e9) if think else 0
+        turn = ConversationTurn(request=request, step=number, delay_ns=delay_ns)
         sessions.setdefault(session, []).append(turn)
     return tuple(tuple(turns) for turns in sessions.values())
 

@@ -1,18 +1,22 @@
-"""Closed loops: of requests and of conversations, where each response triggers the next request, and a
+"""Closed loops: of requests, users and conversations, where each response triggers the next request, and a
 concurrency that grows with the responses.
 """
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence, Set
 from typing import Any, cast
+
+import numpy as np
 
 from tpx.errors import WireError
 from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.inputs.feed import ALL, Conversation, Feed, Share, Source
 from tpx.perf.inputs.requests import Requests
-from tpx.perf.levels import Level, PeriodicRange
+from tpx.perf.levels import Level, PeriodicRange, level_seed
 from tpx.perf.loads.base import Loadable, LoadRequest
 from tpx.perf.loads.senders import Sender, SlotLoad
+from tpx.perf.settings import LevelSettings
 
 UNLIMITED = 1 << 62
 
@@ -20,7 +24,12 @@ UNLIMITED = 1 << 62
 async def open_requests(target: Loadable, load_request: LoadRequest) -> "ClosedLoop":
     """Open a level's requests in flight, or one worker's share of them."""
     slots = await target.client.open(load_request.share.part(int(load_request.level.value)))
-    return ClosedLoop(target.client, slots, target.requests.feed, load_request.settings.timeout_s)
+    settings, feed = load_request.settings, target.requests.feed
+    if settings.pace.ramp_seconds or settings.pace.think_time:
+        seed = level_seed(settings.seed, load_request.level).spawn(load_request.share.of)
+        rng = np.random.default_rng(seed[load_request.share.number])
+        return UserLoad(target.client, slots, feed, settings, rng)
+    return ClosedLoop(target.client, slots, feed, settings.timeout_s)
 
 
 class ClosedLoop(SlotLoad):
@@ -72,6 +81,67 @@ class ClosedLoop(SlotLoad):
         self.allowance -= 1
         self.append_refused(error)
         return True
+
+
+class PacedLoop(ClosedLoop):
+    """A closed loop whose slots may pause before a request."""
+
+    def __init__(self, client: Client, slots: Sequence[Slot], feed: Feed, timeout_s: float = 0.0) -> None:
+        super().__init__(client, slots, feed, timeout_s)
+        self._pauses: dict[Sender, asyncio.TimerHandle] = {}
+
+    @abstractmethod
+    def pause_s(self, sender: Sender) -> float:
+        """Return the time before a sender's next request."""
+
+    def cease(self) -> None:
+        super().cease()
+        for sender, pause in list(self._pauses.items()):
+            pause.cancel()
+            self._resume_sender(sender)  # goes idle, since the allowance is 0
+
+    def ready(self, sender: Sender) -> None:
+        """Send the next request when its pause is over."""
+        if self.allowance > 0 and (pause_s := self.pause_s(sender)) > 0:
+            loop = asyncio.get_running_loop()
+            self._pauses[sender] = loop.call_later(pause_s, self._resume_sender, sender)
+        else:
+            super().ready(sender)
+
+    def _resume_sender(self, sender: Sender) -> None:
+        del self._pauses[sender]
+        super().ready(sender)
+
+
+class UserLoad(PacedLoop):
+    """Implements Load: users who begin one after another and think between a response and the next request.
+
+    They begin over the ramp, or over one think time: together they would send in bursts.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        slots: Sequence[Slot],
+        feed: Feed,
+        settings: LevelSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        super().__init__(client, slots, feed, settings.timeout_s)
+        self._think, self._rng = settings.pace.think_time, rng
+        over_s = settings.pace.ramp_seconds or (self._think.mean_s if self._think else 0.0)
+        self._next_s = {sender: over_s * i / len(slots) for i, sender in enumerate(self.senders)}
+        """Pauses that are no think time."""
+
+    def pause_s(self, sender: Sender) -> float:
+        next_s = self._next_s.pop(sender, None)
+        if next_s is not None:
+            return next_s
+        return self._think.draw_s(self._rng) if self._think else 0.0
+
+    def renew(self, sender: Sender, call: object = None) -> None:
+        self._next_s[sender] = 0.0  # the user has waited already
+        super().renew(sender, call)
 
 
 async def open_sessions(target: Loadable, load_request: LoadRequest) -> "SessionLoad":
@@ -134,7 +204,7 @@ class _Turns:
         """Do nothing: the service holds no state between two turns."""
 
 
-class SessionLoad(ClosedLoop):
+class SessionLoad(PacedLoop):
     """Implements Load: one conversation per slot at a time.
 
     A turn is sent once the previous one has its response and that turn's delay is over. When a
@@ -147,24 +217,16 @@ class SessionLoad(ClosedLoop):
         self, client: Client, slots: Sequence[Slot], requests: Requests, timeout_s: float = 0.0
     ) -> None:
         super().__init__(client, slots, _Conversations(requests), timeout_s)
-        self._pauses: dict[Sender, asyncio.TimerHandle] = {}
 
-    def cease(self) -> None:
-        super().cease()
-        for sender, pause in list(self._pauses.items()):
-            pause.cancel()
-            self._resume_sender(sender)  # goes idle, since the allowance is 0
+    def pause_s(self, sender: Sender) -> float:
+        return cast("_Turns", sender.source).delay_ns / 1e9
 
     def ready(self, sender: Sender) -> None:
         """Send the next turn when its delay is over, or go idle if no conversation is left."""
-        turns = cast("_Turns", sender.source)
-        if not turns.has_next():
-            self.rest()
-        elif turns.delay_ns and self.allowance > 0:
-            delay_s = turns.delay_ns / 1e9
-            self._pauses[sender] = asyncio.get_running_loop().call_later(delay_s, self._resume_sender, sender)
-        else:
+        if cast("_Turns", sender.source).has_next():
             super().ready(sender)
+        else:
+            self.rest()
 
     def refused(self, sender: Sender, error: WireError) -> bool:
         """Record the turn that could not be sent as failed, which ends its conversation."""
@@ -173,10 +235,6 @@ class SessionLoad(ClosedLoop):
             return False
         turns.failed(0)
         return turns.has_next()
-
-    def _resume_sender(self, sender: Sender) -> None:
-        del self._pauses[sender]
-        super().ready(sender)
 
 
 EARLY = -3

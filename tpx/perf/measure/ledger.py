@@ -125,8 +125,8 @@ class LevelLedger:
         self._outcomes = self._seen = [Compliance.UNDECIDED for _ in settings.objectives]
 
     def begin(self, border: WindowBorder) -> None:
-        """Set the first border."""
-        self.borders.append(border)
+        """Set the first border, before which nothing counts."""
+        self.borders = [border]
 
     def index_at(self, end_ns: int) -> int:
         """Return the index of the first record after a border at `end_ns`."""

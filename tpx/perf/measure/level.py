@@ -104,6 +104,7 @@ class LevelMeasurement:
         self._probe.start()
         try:
             load.start(self._settings.request_count or None)
+            await self._skip_ramp()
             while True:
                 end_ns = await self._wait_for_window_end()
                 await load.settled(end_ns)  # worker processes report their rows with a delay
@@ -130,6 +131,16 @@ class LevelMeasurement:
             loop_lag_p99_ns=self._probe.p99_ns(ledger.first_kept.time_ns, ledger.borders[-1].time_ns),
         )
         return ledger.measured(self._statistics.between, ending)
+
+    async def _skip_ramp(self) -> None:
+        """Begin the first window when all requests in flight have begun, unless every request counts."""
+        ramp_ns = int(self._settings.pace.ramp_seconds * 1e9)
+        if ramp_ns and not self._settings.request_count:
+            end_ns = perf_counter_ns() + ramp_ns
+            await self._sleep_until(end_ns)
+            await self._load.settled(end_ns)
+            index = self._ledger.index_at(end_ns)
+            self._ledger.begin(self._build_border(end_ns, index, await self._statistics.read()))
 
     def _build_border(self, time_ns: int, index: int, server: Snapshot | None) -> WindowBorder:
         cpu_ns = self._load.processor_ns

@@ -154,7 +154,7 @@ def doubts(measured: MeasuredLevel) -> Iterator[str]:
 def _check_littles_law(measured: MeasuredLevel) -> Iterator[str]:
     """Warn if throughput times latency differs from the concurrency of a closed loop (Little 1961)."""
     level, merged, in_flight = measured.level, measured.merged, measured.in_flight
-    if level.kind is not CONCURRENCY or not merged.requests:
+    if level.kind is not CONCURRENCY or not merged.requests or measured.settings.pace.think_time:
         return
     if measured.settings.request_count and merged.requests + merged.failed < EDGE_REQUESTS * level.value:
         return  # with so few requests, ramp-up and drain dominate

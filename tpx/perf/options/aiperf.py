@@ -27,6 +27,11 @@ _ALIASES: Mapping[str, Sequence[str]] = {
     "request-count": ("num-requests",),
     "warmup-request-count": ("num-warmup-requests",),
     "timeout": ("request-timeout-seconds",),
+    "input-data": ("input-file",),
+    "request-distribution": ("arrival-pattern", "request-rate-mode"),
+    "gamma-shape": ("arrival-smoothness", "vllm-burstiness", "burstiness"),
+    "ramp-seconds": ("concurrency-ramp-duration",),
+    "speed": ("synthesis-speedup-ratio",),
 }
 _RENAMED = {alias: ours for ours, aliases in _ALIASES.items() for alias in aliases}
 _DEVIATIONS = {
@@ -48,16 +53,15 @@ _GOODPUT = {
 INSTEAD: Mapping[str, str] = {
     "benchmark-duration": "a level lasts until it is stable, at most --max-trials windows",
     "extra-inputs": "give whole bodies with --input-data",
-    "input-file": "give whole bodies with --input-data",
-    "public-dataset": "nothing is downloaded: give requests with --input-data",
-    "custom-dataset-type": "give requests with --input-data",
+    "public-dataset": "nothing is downloaded: give its file with --input-data",
+    "user-centric-rate": "use --concurrency-range USERS --think-time SECONDS",
     "api-key": "give it as a header: -H 'Authorization: Bearer KEY'",
-    "arrival-pattern": "use --request-distribution constant or poisson",
-    "request-rate-mode": "use --request-distribution constant or poisson",
     "search-recipe": "use --slo with the objectives",
 }
 """Options that mean something else here, with what to use."""
-NAMES = frozenset({*_RENAMED, *_DEVIATIONS, *_MEANS, *INSTEAD, "endpoint-type", "goodput"})
+NEEDLESS = ("custom-dataset-type",)
+"""Options whose values are known without them: the content of a file says what it is."""
+NAMES = frozenset({*_RENAMED, *_DEVIATIONS, *_MEANS, *INSTEAD, *NEEDLESS, "endpoint-type", "goodput"})
 """Options that are read here; `--concurrency` and `--request-rate` are beginnings of perf_analyzer's."""
 
 
@@ -73,9 +77,7 @@ def translate(argv: Sequence[str]) -> list[str]:
         if not word.startswith("--") or name not in NAMES:
             out.append(word)
             continue
-        if not equals and not words:
-            raise UsageError(f"--{name} requires a value")
-        value = value if equals else words.pop(0)
+        value = value if equals else _take_value(name, words)
         if name in INSTEAD:
             raise UsageError(f"tpx perf has no --{name}: {INSTEAD[name]}")
         if name in _MEANS:
@@ -84,13 +86,19 @@ def translate(argv: Sequence[str]) -> list[str]:
             deviations[_DEVIATIONS[name]] = value
         elif name == "endpoint-type":
             out += _name_endpoint(value, argv)
-        else:
+        elif name not in NEEDLESS:
             out.append(f"--{_RENAMED.get(name, name)}={_read_bounds(value) if name == 'goodput' else value}")
     for ours, deviation in deviations.items():
         if ours not in means:
             raise UsageError(f"a standard deviation of {ours.replace('-', ' ')} requires their mean")
         means[ours] += f",sd={deviation}"
     return [*out, *(f"--{ours}={length}" for ours, length in means.items())]
+
+
+def _take_value(name: str, words: list[str]) -> str:
+    if not words:
+        raise UsageError(f"--{name} requires a value")
+    return words.pop(0)
 
 
 def _name_endpoint(kind: str, argv: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from tpx.perf.clients.tls import TlsSpec
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
 from tpx.perf.inputs.prompts import PromptSpec
-from tpx.perf.levels import LevelRange
+from tpx.perf.levels import CONCURRENCY, FIXED_SCHEDULE, SESSION_CONCURRENCY, LevelRange
 from tpx.perf.options.load import LoadSpec, TargetSpec
 from tpx.perf.options.measuring import (
     DEFAULT_INTERVAL_MS,
@@ -213,6 +213,13 @@ def _iter_load_rules(spec: SessionSpec) -> Rules:
             name in given(spec.pace) and not spec.levels.kind.open_loop,
             f"{flag_of(name)} requires an open-loop load, such as --request-rate-range",
         )
+    kind = spec.levels.kind
+    for flag, set_, kinds in (
+        ("--ramp-seconds", spec.pace.ramp_seconds, (CONCURRENCY,)),
+        ("--think-time", spec.pace.think_time, (CONCURRENCY, SESSION_CONCURRENCY)),
+        ("--speed", spec.pace.speed != 1, (FIXED_SCHEDULE,)),
+    ):
+        yield set_ and kind not in kinds, f"{flag} requires {' or '.join(each.flag for each in kinds)}"
     yield (
         spec.metrics.collect_metrics and spec.service.service_kind != "triton",
         "Server-side metric collection is only supported with Triton client backend.",
