@@ -68,7 +68,7 @@ demo: $(VENV)/.run
 # properties are tried on the same examples each time; plain pytest goes on looking for others
 PYTEST := $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider
 # the tests of one file in one process; half as many processes again as cores, because many tests wait
-SPREAD := -n $(shell expr $$(nproc) + $$(nproc) / 2) --dist loadfile
+SPREAD := -p tests.parallel --processes $(shell expr $$(nproc) + $$(nproc) / 2)
 # these have targets of their own
 APART := tests/soak tests/deploy tests/cluster tests/gpu tests/differential tests/serving/backends/dali \
   tests/serving/backends/tensorflow/test_served.py tests/serving/backends/pytorch/test_inductor.py

@@ -31,30 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Distribute by file where `--dist loadfile` asks for it; GPU machines do without xdist."""
-    if config.getvalue("dist") != "loadfile":
-        return None
-    from tests.by_file import FileScheduling
-
-    return FileScheduling(config, log)
-
-
-def pytest_collection_finish() -> None:
-    """Exempt the tests from garbage collection: with all of them, each of a level or a server took long."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Escape what is no Unicode in captured output: xdist ends the process that reports it otherwise."""
-    report = yield
-    report.sections = [
-        (name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections
-    ]
-    return report
+def pytest_collection() -> Generator[None, object, object]:
+    """Exempt the tests from garbage collection: with all of them, each of a level or a server took long."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _modules(item: pytest.Function) -> Iterator[ModuleType]:
