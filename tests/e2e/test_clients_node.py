@@ -1,4 +1,4 @@
-"""A JavaScript client with an HTTP/2 and a gRPC of its own: @grpc/grpc-js."""
+"""JavaScript clients: @grpc/grpc-js, which has an HTTP/2 and a gRPC of its own, and openai."""
 
 import json
 import shutil
@@ -9,6 +9,8 @@ import pytest
 
 import tpx.protocol.schema
 from tests.e2e.child import Child
+from tests.serving.backends.llamacpp.models import write_tiny
+from tests.serving.live import serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(150)]
 
@@ -70,3 +72,41 @@ def test_a_javascript_client_finds_nothing_wrong(problems: dict[str, str | None]
 def test_every_check_of_the_script_is_looked_at(problems: dict[str, str | None], server: Child) -> None:
     assert tuple(problems) == CHECKS
     assert server.err == []
+
+
+_NODE = """
+const { OpenAI } = require("openai");
+const client = new OpenAI({ baseURL: process.argv[1], apiKey: "any", maxRetries: 0 });
+(async () => {
+  const messages = [{ role: "user", content: "And" }];
+  const request = { model: "tiny", messages, max_tokens: 8, temperature: 0 };
+  const whole = await client.chat.completions.create(request);
+  let [text, chunks] = ["", 0];
+  for await (const chunk of await client.chat.completions.create({ ...request, stream: true })) {
+    text += chunk.choices[0]?.delta?.content ?? "";
+    chunks += 1;
+  }
+  const models = (await client.models.list()).data.map((model) => model.id);
+  const refused = await client.chat.completions.create({ ...request, n: 99 }).catch((error) => error);
+  console.log(JSON.stringify({ whole, text, chunks, models, status: refused.status, param: refused.param }));
+})();
+"""
+
+
+def test_openais_client_chats_streams_and_tells_errors(tmp_path: Path) -> None:
+    install()
+    write_tiny(tmp_path, "tiny", threads=1)
+    with serving(tmp_path) as live:
+        done = subprocess.run(
+            ["node", "-e", _NODE, f"http://127.0.0.1:{live.http_port}/v1"],
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=True,
+            cwd=FOLDER,
+        )
+    told = json.loads(done.stdout)
+    assert told["text"] == told["whole"]["choices"][0]["message"]["content"] != ""
+    assert told["chunks"] > 3
+    assert "tiny" in told["models"]
+    assert (told["status"], told["param"]) == (400, "n")

@@ -40,7 +40,7 @@ def test_a_slip_of_the_pen_is_told_the_right_name() -> None:
         ("onnxruntime_onnx", r"did you mean 'onnxruntime'\?"),
         ("tensorrtllm", r"one of Triton's that tpx does not have \(tpx has: onnxruntime.*tensorrt\)$"),
         ("ensemble", r'it is platform: "ensemble" with ensemble_scheduling'),
-        ("vllm", r"a python-based backend would be '/backends/vllm/model\.py'"),
+        ("mlflow", r"a python-based backend would be '/backends/mlflow/model\.py'"),
     ],
 )
 def test_names_that_people_bring_are_answered_with_the_way_out(name: str, words: str) -> None:

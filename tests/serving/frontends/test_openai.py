@@ -1,15 +1,12 @@
 """OpenAI's API over a real engine, with OpenAI's own client."""
 
+import importlib
 import json
-import os
 import re
-import shutil
 import socket
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -22,7 +19,6 @@ from tests.waiting import eventually
 
 USER: Any = [{"role": "user", "content": "And it came to pass"}]
 KEY = "sk-secret"
-NODE_MODULES = Path(__file__).parents[3] / ".cache" / "node" / "node_modules"
 
 
 @pytest.fixture(scope="module")
@@ -381,45 +377,13 @@ def test_the_log_has_the_tokens_of_a_request(live: Live, caplog: pytest.LogCaptu
         assert [message for message in caplog.messages if re.fullmatch(text, message)]
 
 
-_NODE = """
-const { OpenAI } = require("openai");
-const client = new OpenAI({ baseURL: process.argv[1], apiKey: process.argv[2], maxRetries: 0 });
-(async () => {
-  const messages = [{ role: "user", content: "And" }];
-  const request = { model: "tiny", messages, max_tokens: 8, temperature: 0 };
-  const whole = await client.chat.completions.create(request);
-  let [text, chunks] = ["", 0];
-  for await (const chunk of await client.chat.completions.create({ ...request, stream: true })) {
-    text += chunk.choices[0]?.delta?.content ?? "";
-    chunks += 1;
-  }
-  const models = (await client.models.list()).data.map((model) => model.id);
-  const refused = await client.chat.completions.create({ ...request, n: 99 }).catch((error) => error);
-  console.log(JSON.stringify({ whole, text, chunks, models, status: refused.status, param: refused.param }));
-})();
-"""
-
-
-@pytest.mark.skipif(
-    shutil.which("node") is None or not (NODE_MODULES / "openai").exists(),
-    reason="needs Node.js, and: npm install --prefix .cache/node openai",
-)
-def test_openai_s_client_for_node_works(live: Live) -> None:
-    words = ["node", "-e", _NODE, f"http://127.0.0.1:{live.http_port}/v1", KEY]
-    environment = {**os.environ, "NODE_PATH": str(NODE_MODULES)}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True, env=environment)
-    told = json.loads(done.stdout)
-    assert told["text"] == told["whole"]["choices"][0]["message"]["content"] != ""
-    assert told["chunks"] > 3
-    assert "tiny" in told["models"]
-    assert (told["status"], told["param"]) == (400, "n")
-
-
 def test_langchain_chats_streams_and_calls_tools(live: Live) -> None:
-    langchain, httpx = pytest.importorskip("langchain_openai"), pytest.importorskip("httpx")
+    import httpx
+
+    langchain_openai: Any = importlib.import_module("langchain_openai")  # takes seconds
     url = f"http://127.0.0.1:{live.http_port}/v1"
     with httpx.Client() as connections:
-        chat = langchain.ChatOpenAI(
+        chat = langchain_openai.ChatOpenAI(
             model="tiny", base_url=url, api_key=KEY, temperature=0, max_tokens=8, http_client=connections
         )
         whole = chat.invoke("And it came to pass")

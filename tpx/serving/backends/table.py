@@ -19,6 +19,7 @@ _ALL = {
     "pytorch": ("pytorch.backend:PytorchBackend", "torch", "torch"),
     "llamacpp": ("llamacpp.backend:LlamaCppBackend", "xllamacpp", "llm"),
     "openvino_genai": ("openvino_genai.backend:OpenVinoGenAiBackend", "openvino_genai", "openvino-genai"),
+    "vllm": ("vllm.backend:VllmBackend", "vllm", "vllm"),
     "repeat": ("models_in_code:RepeatBackend", "", ""),
     "dali": ("dali.backend:DaliBackend", "nvidia.dali", "dali"),
     "openvino": ("openvino.backend:OpenVinoBackend", "openvino", "openvino"),

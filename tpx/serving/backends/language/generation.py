@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from tpx.errors import InvalidRequest
@@ -33,6 +33,8 @@ class TextEngine(Protocol):
 
     embeds: bool
     """True if it computes embeddings, and no text."""
+    context: int
+    """Tokens that all sequences together can have."""
 
     def adapt(self, asked: OpenAiRequest) -> object:
         """Return a request as the engine takes it. Raises InvalidRequest, with the field at fault."""
@@ -48,8 +50,8 @@ class TextEngine(Protocol):
 class LanguageModel:
     """The model as the worker runs it; each engine's `TritonPythonModel` is one."""
 
-    def __init__(self, start: Callable[[JsonObject, str], TextEngine]) -> None:
-        """`start` loads an engine by its settings and the name of the model."""
+    def __init__(self, start: Callable[[JsonObject, Mapping[str, str]], TextEngine]) -> None:
+        """`start` loads an engine by its settings and the arguments of `initialize`."""
         self._start = start
 
     def initialize(self, args: dict[str, str]) -> None:
@@ -58,8 +60,8 @@ class LanguageModel:
         self._name = args["model_name"]
         self._parallel: int = settings["n_parallel"]
         self._most_waiting: int = settings["max_queue_size"]
-        self._metrics = EngineMetrics(self._name, args["model_version"], settings["n_ctx"])
-        self._engine = self._start(settings, self._name)
+        self._engine = self._start(settings, args)
+        self._metrics = EngineMetrics(self._name, args["model_version"], self._engine.context)
         self._outbox: Outbox | None = None
         self._changed = threading.Condition(threading.Lock())
         self._waiting: deque[Generation] = deque()
@@ -119,10 +121,8 @@ class LanguageModel:
         else:
             raise InvalidRequest(f"text_input: this input or {REQUEST} is required")
         if (asked.endpoint == "embeddings") != self._engine.embeds:
-            does = (
-                "embeddings only" if self._engine.embeds else "text only (its parameter embeddings is false)"
-            )
-            raise InvalidRequest(f"model '{self._name}' makes {does}")
+            does = "embeddings" if self._engine.embeds else "text"
+            raise InvalidRequest(f"model '{self._name}' makes {does} only")
         generation.endpoint, generation.view = asked.endpoint, view
         generation.body = self._engine.adapt(asked)
 

@@ -62,10 +62,18 @@ class LanguageModelVersion:
     makes_responses = True
 
     def __init__(
-        self, process: PythonModel, settings: Callable[[ModelConfig], EngineParameters], backend: str
+        self,
+        process: PythonModel,
+        settings: Callable[[ModelConfig], EngineParameters],
+        backend: str,
+        *,
+        takes_gpus: bool = False,
     ) -> None:
-        """`settings` returns those of an engine. Raises ConfigError."""
+        """`settings` returns those of an engine. Raises ConfigError. With `takes_gpus`, an instance group
+        chooses its GPU.
+        """
         self._process = process
+        self._takes_gpus = takes_gpus
         self._settings = settings
         self._backend = backend
 
@@ -104,7 +112,7 @@ class LanguageModelVersion:
                     field=path_of(config, tensor, "name"),
                 )
         for index, group in enumerate(config.instance_group):
-            if group.kind == messages.ModelInstanceGroup.KIND_GPU:
+            if group.kind == messages.ModelInstanceGroup.KIND_GPU and not self._takes_gpus:
                 raise ConfigError(
                     f"instance groups of model '{config.name}' must be KIND_CPU: a parameter of the model "
                     "moves it to a GPU",

@@ -174,7 +174,10 @@ def _join_members(whole: JsonObject, delta: JsonObject) -> None:
                 if known is None:
                     calls.append(call)
                 else:
-                    known["function"]["arguments"] += call["function"].get("arguments", "")
+                    function = known["function"]
+                    function["arguments"] = function.get("arguments", "") + call["function"].get(
+                        "arguments", ""
+                    )
         elif isinstance(value, list):
             whole[name] = [*whole.get(name, ()), *value]
         elif isinstance(value, str) and name not in ("role", "id", "type"):
@@ -231,7 +234,8 @@ class TextView:
             self.usage.add(timings)
         reason = choice["finish_reason"]
         if self.streams or reason:
-            self._send(reason or "None", tokens=self.usage.completion if not self.streams else not reason)
+            tokens = self.usage.completion if not self.streams else bool(not reason or choice["text"])
+            self._send(reason or "None", tokens=tokens)
             self._text = b""
 
     def _send(self, reason: str, *, tokens: int) -> None:

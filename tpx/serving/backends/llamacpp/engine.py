@@ -1,6 +1,7 @@
 """The process of an engine: llama.cpp's server as a library, run as the `model.py` of a Python model."""
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import cast
 
@@ -19,10 +20,11 @@ _CODES = {400: ErrorCode.INVALID_ARG, 501: ErrorCode.UNSUPPORTED, 503: ErrorCode
 class LlamaCppEngine:
     """Implements TextEngine: llama.cpp batches the sequences of all threads by itself."""
 
-    def __init__(self, settings: JsonObject, name: str) -> None:
+    def __init__(self, settings: JsonObject, args: Mapping[str, str]) -> None:
         self.embeds: bool = settings["embeddings"]
+        self.context: int = settings["n_ctx"]
         self._parallel: int = settings["n_parallel"]
-        self._server, self._supports_tools = start_server(settings, name)
+        self._server, self._supports_tools = start_server(settings, args["model_name"])
 
     def adapt(self, asked: OpenAiRequest) -> bytes:
         return adapt(asked, tools=self._supports_tools, parallel=self._parallel)

@@ -50,15 +50,15 @@ class OpenVinoGenAiEngine:
 
     embeds = False
 
-    def __init__(self, settings: JsonObject, name: str) -> None:
-        self._name = name
-        self._context: int = settings["n_ctx"]
+    def __init__(self, settings: JsonObject, args: Mapping[str, str]) -> None:
+        self._name = args["model_name"]
+        self.context: int = settings["n_ctx"]
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_seqs = settings["n_parallel"]
         scheduler.max_num_batched_tokens = settings["n_batch"]
         scheduler.cache_size = 0
         # one block more: a sequence that fills the cache is cut off before its last tokens
-        scheduler.num_kv_blocks = -(-self._context // _BLOCK) + 1
+        scheduler.num_kv_blocks = -(-self.context // _BLOCK) + 1
         scheduler.enable_prefix_caching = True
         device = settings["device"]
         properties = {"INFERENCE_NUM_THREADS": settings["threads"]} if device == "CPU" else {}
@@ -83,10 +83,10 @@ class OpenVinoGenAiEngine:
         wanted = cast("Generated", generation.body)
         tokens = self._tokens(wanted)
         generation.note_prompt(len(tokens))
-        room = self._context - len(tokens)
+        room = self.context - len(tokens)
         if room < 1:
             what = "messages" if wanted.chat else "prompt"
-            raise ValueError(f"{what}: has {len(tokens)} tokens, and the model's context {self._context}")
+            raise ValueError(f"{what}: has {len(tokens)} tokens, and the model's context {self.context}")
         config = self._pipeline.get_config()
         for name, value in wanted.settings.items():
             setattr(config, name, value)

@@ -1,0 +1,1 @@
+"""The vllm backend: language models on vLLM, configured as by Triton's backend of this name."""
