@@ -44,7 +44,7 @@ BOUNDARIES = {
     "tpx/serving/repository/coordinator.py": 1,
     "tpx/serving/repository/loads.py": 2,
     # one model's process, at both ends: what a user's code raises is told, and its process can be ended alone
-    "tpx/serving/backends/python/instance.py": 1,
+    "tpx/serving/backends/python/lifecycle.py": 1,
     "tpx/serving/backends/python/services.py": 1,
     "tpx/serving/backends/language/generation.py": 2,
     "tpx/serving/backends/python/worker/execution.py": 1,

@@ -13,7 +13,7 @@ from tests.serving.frontends.streams import STREAM, repeat, repeat_body, request
 from tests.serving.live import Live, floats, infer_message, serving
 from tests.waiting import eventually
 from tpx.protocol.grpc.server_call import ServerCall
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.ensemble.run import EnsembleRun
 from tpx.serving.repository.discovery import Override
 from tpx.serving.request import InferRequest

@@ -10,7 +10,7 @@ from tests.serving.counting import steps_of
 from tests.serving.repository.test_table import NET, PLAN, STAMPS, Scene
 from tpx.serving.dataplane import DataPlane, Watching
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.table import Plan
+from tpx.serving.repository.records import Plan
 from tpx.serving.shared_memory.regions import SharedMemory
 
 

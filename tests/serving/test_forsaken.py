@@ -24,7 +24,7 @@ from tests.serving.test_disconnects import counters
 from tests.serving.test_dispatcher import accumulate, sequential
 from tests.waiting import eventually, until
 from tpx.protocol.grpc.server_call import ServerCall
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.backends.contract import Needs
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.direct import DirectScheduler

@@ -20,7 +20,8 @@ from tpx.serving.model_id import ModelId
 from tpx.serving.offload import COPIED_AT_ONCE_BYTES, LONG_BYTES, Offload, Postponed
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.discovery import override_of
-from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState, parse_version
+from tpx.serving.repository.records import VersionState
+from tpx.serving.repository.table import AmbiguousName, ModelRepository, parse_version
 from tpx.serving.request import (
     CHECKED_AT_ONCE_BYTES,
     Bound,
@@ -425,7 +426,7 @@ class DataPlane:
     def _check_continues(self, head: RequestHead) -> None:
         """Raise NotReady unless the request belongs to a started sequence or has waited for a load."""
         model = cast("Served", head.model)
-        if self.control.on_demand.pinned(model.name):
+        if self.control.in_use.awaited[model.name]:
             return
         takes_part = (model.model_id, *model.composed_of)
         has_sequences = any(one.sequences for each in takes_part for one in self._repository.versions(each))

@@ -15,7 +15,8 @@ from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.limits import GrpcLimits, KeepaliveLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.handshakes import bound_sockets
-from tpx.protocol.http1.server import HttpLimits, HttpRequest
+from tpx.protocol.http1.request import HttpRequest
+from tpx.protocol.http1.server import HttpLimits
 from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.listener import Listener
 from tpx.protocol.memory_budget import MemoryBudget

@@ -127,12 +127,12 @@ async def _wait_until_finished(plane: DataPlane, ends_s: float) -> bool:
             for model in busy:
                 count, name = max(model.in_flight, model.sequences), model.name
                 log.info("Model '%s' (version %d) has %d in-flight inferences", name, model.version, count)
-            if control.loads.busy:
-                log.info("%d loads or unloads have not ended", control.loads.busy)
-        if not busy and not control.loads.busy:
+            if control.in_use.busy:
+                log.info("%d loads or unloads have not ended", control.in_use.busy)
+        if not busy and not control.in_use.busy:
             return True
         if left_s <= 0:
-            return not control.loads.busy and not any(model.in_flight for model in busy)
+            return not control.in_use.busy and not any(model.in_flight for model in busy)
         await asyncio.sleep(min(_LOOK_EVERY_S, left_s))
 
 
@@ -292,7 +292,7 @@ class InferenceServer:
             "Timeout %d: Found %d live models and %d in-flight non-inference requests",
             timeout_s,
             len(self.repository.served()),
-            self.control.loads.busy,
+            self.control.in_use.busy,
         )
 
     def _create_hub(self, spec: EngineSpec, budget: MemoryBudget) -> FrontendHub:

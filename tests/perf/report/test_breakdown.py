@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.perf.conftest import make_level
@@ -74,7 +75,7 @@ def test_nothing_is_drawn_of_levels_without_a_latency() -> None:
 
 
 def test_bars_are_labelled_as_tables_write_latencies_whatever_the_axis_counts() -> None:
-    levels = [make_level(latency=summarize([ns])) for ns in (870_000, 1_260_000)]
+    levels = [make_level(latency=summarize(np.array([ns]))) for ns in (870_000, 1_260_000)]
     chart = breakdown("k", [("a", levels[0]), ("b", levels[1])])
     assert chart is not None
     assert chart.x.title == "Mean latency (ms)"

@@ -10,7 +10,8 @@ from typing import Self
 
 from tests.protocol.turns import PATIENCE_S, pause
 from tests.waiting import until
-from tpx.protocol.http1.server import HttpLimits, HttpRequest, HttpServerConnection, connection_factory
+from tpx.protocol.http1.request import HttpRequest
+from tpx.protocol.http1.server import HttpLimits, HttpServerConnection, connection_factory
 from tpx.protocol.listener import Listener
 
 PLAIN = b"Content-Type: text/plain\r\n"

@@ -12,12 +12,8 @@ import pytest
 from tests.fuzz.transport import MemoryTransport
 from tests.protocol.http1.service import PLAIN, Bare, Service, serving
 from tests.protocol.turns import pause
-from tpx.protocol.http1.server import (
-    HttpLimits,
-    HttpRequest,
-    HttpServerConnection,
-    connection_factory,
-)
+from tpx.protocol.http1.request import HttpRequest
+from tpx.protocol.http1.server import HttpLimits, HttpServerConnection, connection_factory
 from tpx.protocol.listener import Listener
 
 

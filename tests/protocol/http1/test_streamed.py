@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from tests.protocol.http1.service import PLAIN, Bare
 from tests.protocol.turns import PATIENCE_S, pause
 from tests.waiting import until
-from tpx.protocol.http1.server import HttpLimits, HttpRequest, connection_factory
+from tpx.protocol.http1.request import HttpRequest
+from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.listener import Listener
 
 KB = 1 << 10

@@ -16,7 +16,7 @@ from tests.serving.transports import Given, Refused, Transport
 from tpx.protocol import messages
 from tpx.protocol.compression import Inflater
 from tpx.protocol.http1.head import parse_request_head
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.protobuf_contents import encode_varint
 from tpx.serving.frontends.http_infer import HttpInference, InferRoute
 from tpx.serving.frontends.load_report import LoadReport

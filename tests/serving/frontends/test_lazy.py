@@ -253,7 +253,7 @@ def test_a_stop_is_not_held_up_by_those_who_wait(tmp_path: Path) -> None:
     ):
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer", None, None)
         future = call.future(infer_message("slow", ONE), timeout=30)
-        eventually(lambda: bool(live.server.control.loads.busy) or future.done())
+        eventually(lambda: bool(live.server.control.in_use.busy) or future.done())
         live.ask_to_stop()
         assert outputs_of(messages.ModelInferResponse.FromString(future.result())) == {"y": [[2, 4]]}
     assert live.finished

@@ -7,7 +7,7 @@ from typing import Any, cast
 from tests.serving.tracing.requests import request_for
 from tests.serving.virtual_time import run
 from tests.waiting import until
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.request import InferResponse
 from tpx.serving.tracing.settings import TraceSetting

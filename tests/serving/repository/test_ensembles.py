@@ -289,6 +289,6 @@ def test_loads_and_unloads_at_the_same_time_come_to_an_end_that_fits(tmp_path: P
                     assert served.composed_of <= ready
             await it.load("top")
             assert await it.factor(name="top") == 30
-            assert it.control.loads.busy == 0
+            assert it.control.in_use.busy == 0
 
     play(scene)

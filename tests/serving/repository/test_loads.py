@@ -15,8 +15,8 @@ from tpx.serving.model_id import ModelId
 from tpx.serving.repository.loading import reason_of
 from tpx.serving.repository.loads import LoadGroup, in_load_thread
 from tpx.serving.repository.memory import Permits
+from tpx.serving.repository.records import Loaded
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import Loaded
 
 
 def test_models_that_take_long_to_end_take_no_thread_that_requests_need() -> None:
@@ -63,7 +63,7 @@ def test_a_look_that_takes_long_takes_no_thread_that_requests_need(tmp_path: Pat
             ]
             await asyncio.sleep(0)
             assert await asyncio.wait_for(loop.run_in_executor(None, lambda: "free"), 5) == "free"
-            assert it.control.loads.busy == 3
+            assert it.control.in_use.busy == 3
             found.set()
             for refused in await asyncio.gather(*loads, return_exceptions=True):
                 assert "failed to poll" in str(refused)

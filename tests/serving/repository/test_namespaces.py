@@ -307,7 +307,7 @@ def test_ensembles_that_need_each_others_namesakes_are_no_circle(tmp_path: Path)
             async with controlled(a, b, mode=mode, namespaces=True) as it:
                 await serve(it, mode, "outer", "inner")
                 assert sorted(it.states.values()) == ["READY"] * 4
-                assert it.control.loads.busy == 0
+                assert it.control.in_use.busy == 0
 
     play(scene)
 

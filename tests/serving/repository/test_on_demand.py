@@ -8,7 +8,9 @@ import pytest
 from tests.serving.virtual_time import run
 from tpx.errors import InvalidRequest, NotReady, Overloaded, TpxError
 from tpx.serving.deferred import NotLoaded, Tasks
-from tpx.serving.repository.coordinator import LoadOnDemand
+from tpx.serving.model_id import ModelId
+from tpx.serving.repository.in_use import ModelsInUse
+from tpx.serving.repository.on_demand import LoadOnDemand
 
 
 class Scene:
@@ -19,7 +21,8 @@ class Scene:
         self.tasks = Tasks()
         self.loads: list[tuple[str, asyncio.Future[None]]] = []
         self.told: list[str] = []
-        self.on_demand = LoadOnDemand(self._load, self.tasks, wait_s, lambda: self.now_ns)
+        self.in_use = ModelsInUse()
+        self.on_demand = LoadOnDemand(self._load, self.tasks, self.in_use, wait_s, lambda: self.now_ns)
 
     async def _load(self, name: str) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -58,21 +61,21 @@ def test_all_who_ask_wait_for_one_load() -> None:
         await it.end()
         assert it.told == ["a served", "b served", "c served"]
         assert [name for name, _ in it.loads] == ["net"]
-        assert not it.on_demand.pinned("net")
+        assert not it.in_use.holds(ModelId("net"))
 
     run(scene)
 
 
-def test_a_model_is_pinned_until_those_who_waited_are_served() -> None:
+def test_a_model_is_in_use_until_those_who_waited_are_served() -> None:
     async def scene() -> None:
         it = Scene()
         seen = []
         with pytest.raises(NotLoaded) as caught:
             it.on_demand.check("net")
-        caught.value.then(lambda: seen.append(it.on_demand.pinned("net")), lambda _: None)
+        caught.value.then(lambda: seen.append(it.in_use.holds(ModelId("net"))), lambda _: None)
         await it.end()
         assert seen == [True]
-        assert not it.on_demand.pinned("net")
+        assert not it.in_use.holds(ModelId("net"))
 
     run(scene)
 
@@ -165,7 +168,7 @@ def test_names_of_failures_are_not_remembered_without_end() -> None:
         async def fail(name: str) -> None:
             raise InvalidRequest(name)
 
-        on_demand = LoadOnDemand(fail, it.tasks, 1, lambda: 0)
+        on_demand = LoadOnDemand(fail, it.tasks, it.in_use, 1, lambda: 0)
         for number in range(1100):
             with pytest.raises(NotLoaded) as caught:
                 on_demand.check(f"m{number}")

@@ -17,7 +17,7 @@ from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backends.contract import InstanceSpec, Needs
 from tpx.serving.model import ServedModel, plan_regroup
-from tpx.serving.repository.table import plan_load
+from tpx.serving.repository.records import plan_load
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.limiter import RateLimiter
 

@@ -10,14 +10,8 @@ from tpx.errors import NotFound, NotReady
 from tpx.serving.model import Parts, ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import Stamps
-from tpx.serving.repository.table import (
-    AmbiguousName,
-    Fingerprint,
-    Loaded,
-    ModelRepository,
-    Plan,
-    plan_load,
-)
+from tpx.serving.repository.records import Fingerprint, Loaded, Plan, plan_load
+from tpx.serving.repository.table import AmbiguousName, ModelRepository
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
 

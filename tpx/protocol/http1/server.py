@@ -3,35 +3,23 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
-from http import HTTPStatus
 from typing import cast
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
-from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, address_of, has_left, was_reset
+from tpx.protocol.http1.request import STATUS_LINES, HttpRequest, RepeatAnswer
+from tpx.protocol.listener import LINGER_S, Listener, WriteWatch, has_left, was_reset
 from tpx.protocol.memory_budget import SMALL_BYTES
 from tpx.protocol.read_buffer import UNLIMITED_BYTES
 from tpx.protocol.tensors import Buffer
 from tpx.protocol.write_buffer import WriteBuffer
 
-STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
-JSON_TYPE = b"Content-Type: application/json\r\n"
-GONE = 499
-"""Pseudo status of a request whose client left before the response (as in nginx)."""
-
-_JOIN_BELOW_BYTES = 32 << 10
-_REPEATED_BYTES = 2048
-"""Maximum start of a request that a connection remembers."""
 _SILENT_S = 2
 """Seconds without a byte after which a body's memory is reclaimed for waiting requests."""
 
-RepeatAnswer = Callable[[memoryview], bytes | None]
-"""Takes the body of a repeated request from its tensors on. Returns the whole response, or None to handle
-the request like any other; raises nothing.
-"""
 Judge = Callable[[HttpHead], HttpError | None]
 """Returns an error for a head whose body need not be read, or None."""
 
@@ -40,10 +28,28 @@ class _Stage(Enum):
     """State of a connection, which determines its deadline."""
 
     IDLE = auto()
+    """Between requests, or a request waits for its turn or for memory."""
     HEAD = auto()
     BODY = auto()
     ANSWER = auto()
+    """A request is in flight: what arrives meanwhile is held back."""
     CLOSED = auto()
+    """Our half has ended, or the connection."""
+
+
+class _Client(Enum):
+    """State of the client's half. Once it is not `HERE`, the request in flight has been withdrawn."""
+
+    HERE = auto()
+    LEFT = auto()
+    """The end of its half, or a reset, waits behind unread input."""
+    ENDED = auto()
+    """The end of its half was read; what came before it is still served (RFC 9112 section 9.6)."""
+
+
+# names of the module, because a request looks them up more often than an attribute of an Enum is worth
+_IDLE, _HEAD, _BODY, _ANSWER, _CLOSED = _Stage
+_HERE, _LEFT, _ENDED = _Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,150 +80,6 @@ class HttpLimits:
             raise HttpError(408, f"the body came at less than {self.min_receive_rate} bytes per second")
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class HttpRequest:
-    """One request. Its response is sent on the event loop, now or later: with one `respond`, or with
-    `begin`, any number of `send`, and `finish`. Responses are dropped once the client is gone.
-    """
-
-    _connection: "HttpServerConnection"
-    head: HttpHead
-    body: Buffer
-    on_gone: Callable[[], None] | None = field(init=False, default=None)
-    """Called when the client leaves before the response."""
-    on_stall: Callable[[bool], None] | None = field(init=False, default=None)
-    """Called with True when the client stops reading what was sent, with False when it resumes."""
-    on_answered: Callable[[int], None] | None = field(init=False, default=None)
-    """Called with the status when the response begins, or with GONE if there will be none."""
-    began_ns: int = field(init=False, default=0)
-    received_ns: int = field(init=False, default=0)
-    """Times at which the first and the last bytes arrived; set only if the listener has an observer."""
-
-    @property
-    def peer(self) -> str:
-        """Address and port of the client."""
-        return address_of(self._connection.out.transport)
-
-    @property
-    def over(self) -> bool:
-        """True if the client is gone or has its response: further ones are dropped."""
-        return self._connection.request is not self
-
-    def unsent(self) -> int:
-        """Return the bytes of responses that the kernel has not accepted yet."""
-        out = self._connection.out
-        return 0 if out.is_closing() else out.get_write_buffer_size()
-
-    def respond(self, status: int, headers: bytes, parts: Sequence[Buffer] = ()) -> None:
-        """Send a response. `headers` are complete lines, without Content-Length and Connection. Large
-        parts are not copied and must not change until they are sent.
-        """
-        connection, head = self._connection, self.head
-        if connection.request is not self:
-            return
-        if self.on_answered is not None:
-            self.on_answered(status)
-        self.on_gone = self.on_stall = self.on_answered = None  # they know the request: a cycle
-        size = 0
-        for part in parts:
-            size += len(part)
-        connection.answer_bytes = size
-        keep_alive = head.keep_alive and not connection.last_answer()
-        lines = head.connection if keep_alive else b"Connection: close\r\n"
-        start = b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
-            STATUS_LINES[status], headers, head.answer_headers, lines, size,
-        )  # fmt: skip
-        if head.method == b"HEAD":
-            connection.out.answer(start, reading=connection.serving)
-        elif size < _JOIN_BELOW_BYTES:  # copying is cheaper than passing several buffers to the kernel
-            connection.out.answer(b"".join((start, *parts)), reading=connection.serving)
-        else:
-            connection.out.writelines([start, *parts])
-            connection.out.flush()
-        connection.answered(keep_alive=keep_alive)
-
-    def start_of_response(self, headers: bytes, size: int) -> bytes:
-        """Return the start of successful responses to requests with this head, for `respond_whole`."""
-        head = self.head
-        return b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
-            STATUS_LINES[200], headers, head.answer_headers, head.connection, size,
-        )  # fmt: skip
-
-    def respond_whole(self, response: bytes) -> bool:
-        """Send a successful response that leaves the connection open. Returns False and sends nothing if
-        the connection must end after it.
-        """
-        connection = self._connection
-        if connection.request is not self:
-            return True
-        if not self.head.keep_alive or connection.last_answer():
-            return False
-        if self.on_answered is not None:
-            self.on_answered(200)
-        self.on_gone = self.on_stall = self.on_answered = None  # they know the request: a cycle
-        connection.answer_bytes = len(response)
-        connection.out.answer(response, reading=connection.serving)
-        connection.answered(keep_alive=True)
-        return True
-
-    def repeat_with(self, answer: RepeatAnswer, start: int) -> None:
-        """Let `answer` respond to the next requests on this connection that are as long as this one and
-        differ only from byte `start` of the body on.
-        """
-        head, body = self.head.raw, self.body
-        if self.head.plain and len(head) + start <= _REPEATED_BYTES:
-            self._connection.repeats = head + bytes(body[:start]), len(head) + len(body), answer
-
-    def begin(self, status: int, headers: bytes) -> None:
-        """Start a response of unknown length."""
-        connection, head = self._connection, self.head
-        if connection.request is not self:
-            return
-        if self.on_answered is not None:
-            self.on_answered(status)
-        framing = b"Transfer-Encoding: chunked\r\n" if head.takes_chunks else b""
-        if not framing or not head.keep_alive or connection.last_answer():
-            framing += b"Connection: close\r\n"
-        lines = headers + head.answer_headers + framing
-        connection.out.write(b"%b%b\r\n" % (STATUS_LINES[status], lines))
-
-    def send(self, data: bytes) -> None:
-        """Send a non-empty piece of a started response. Unread data is buffered: use `on_stall`."""
-        connection = self._connection
-        if connection.request is not self:
-            return
-        if not self.head.connection:  # takes_chunks, once per token of a stream
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        connection.streamed_bytes += len(data)
-        connection.out.write(data)
-
-    def finish(self) -> None:
-        """End a started response."""
-        connection, head = self._connection, self.head
-        if connection.request is not self:
-            return
-        self._clear_callbacks()
-        if head.takes_chunks:
-            connection.out.write(b"0\r\n\r\n")
-        connection.answered(keep_alive=head.takes_chunks and head.keep_alive and not connection.last_answer())
-
-    def withdraw(self) -> None:
-        """Notify the handler, once, that the client is gone."""
-        if self.on_gone is not None:
-            on_gone, self.on_gone = self.on_gone, None
-            on_gone()
-
-    def lose(self) -> None:
-        """Handle loss of the connection: there will be no response."""
-        self.withdraw()
-        if self.on_answered is not None:
-            self.on_answered(GONE)
-        self._clear_callbacks()
-
-    def _clear_callbacks(self) -> None:
-        self.on_gone = self.on_stall = self.on_answered = None  # they know the request: a cycle
-
-
 class HttpServerConnection(HttpConnection):
     """Reads requests and writes their responses in order; a request in flight holds back the next one."""
 
@@ -239,13 +101,14 @@ class HttpServerConnection(HttpConnection):
         self.request: HttpRequest | None = None
         self.repeats: tuple[bytes, int, RepeatAnswer] = b"", -1, lambda _: None
         """Start and size of the requests that `repeat_with` refers to, and what answers them."""
-        self._stage = _Stage.IDLE
+        self._stage = _IDLE
         self._since = self._body_since = listener.tick
         self._write_watch = WriteWatch()
         self.streamed_bytes = 0
         """Bytes of streamed responses, which tell a slow client from one that has stopped reading."""
         self._writing_paused = self.serving = False
-        self._half_closed = self._withdrawn = self._deaf = False
+        self._client = _HERE
+        self._held_back = False  # reading is paused: what was read meanwhile waits for the request in flight
         self._began_ns = 0
         self._linger_s = LINGER_S
         self._account = listener.memory.account(self)
@@ -265,7 +128,7 @@ class HttpServerConnection(HttpConnection):
         self._reject_message(HttpError(503, reason))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
-        self._stage = _Stage.CLOSED
+        self._stage = _CLOSED
         self._body = self._chunks = None
         self._pending = b""
         self._listener.closed(self)
@@ -274,14 +137,14 @@ class HttpServerConnection(HttpConnection):
             self.request.lose()
             self.request = None
 
-    def _withdraw_request(self) -> None:
-        """Withdraw the request in flight, once, because the client has ended its half. Pipelined requests
-        are still served.
+    def _note_client(self, state: _Client) -> None:
+        """Record that the client leaves or ended its half, and withdraw the request in flight, once.
+
+        Requests that it pipelined are still served.
         """
-        if not self._withdrawn:
-            self._withdrawn = True
-            if self.request is not None:
-                self.request.withdraw()
+        before, self._client = self._client, state
+        if before is _HERE and self.request is not None:
+            self.request.withdraw()
 
     def eof_received(self) -> bool:
         """Handle the end of the client's half, which is an error within a body. A request in flight is
@@ -293,8 +156,7 @@ class HttpServerConnection(HttpConnection):
             self._reject_message(
                 HttpError(400, "the connection ended before the announced body was complete")
             )
-        self._half_closed = True
-        self._withdraw_request()
+        self._note_client(_ENDED)
         waits = self._pending != b"" and (self._writing_paused or self._awaits_turn)
         owing = self.request is not None or waits
         return owing and self._transport.can_write_eof()  # TLS has no half-closed connections
@@ -353,7 +215,7 @@ class HttpServerConnection(HttpConnection):
 
     def drop_silent_requests(self) -> None:
         """Refuse a request whose body has stalled for seconds, to free its memory."""
-        if self._stage is _Stage.BODY and self._listener.tick - self._since > _SILENT_S:
+        if self._stage is _BODY and self._listener.tick - self._since > _SILENT_S:
             self._reject_message(HttpError(503, self._listener.memory.refusal))
 
     # reading
@@ -367,14 +229,14 @@ class HttpServerConnection(HttpConnection):
                 self.answer_bytes = len(response)
                 self.out.answer(response, reading=True)
                 return
-        if self._awaits_turn and self._stage is not _Stage.CLOSED:
+        if self._awaits_turn and self._stage is not _CLOSED:
             self._pending += data
         elif self.request is not None or (self._writing_paused and self._head is None):
             # pipelined: stop reading until the request in flight is done
             self._pending += data
-            self._deaf = True
+            self._held_back = True
             self._transport.pause_reading()
-        elif self._stage is not _Stage.CLOSED:
+        elif self._stage is not _CLOSED:
             size = len(data)
             self._limited = size > UNLIMITED_BYTES
             if self._limited:
@@ -388,14 +250,14 @@ class HttpServerConnection(HttpConnection):
 
     def _may_repeat(self) -> bool:
         """Return True if the data read begin a request that is neither observed nor the last one."""
-        if self._stage is not _Stage.IDLE or self._pending or self._writing_paused or self._awaits_turn:
+        if self._stage is not _IDLE or self._pending or self._writing_paused or self._awaits_turn:
             return False
         return self._listener.observer is None and not self.last_answer()
 
     def _take_turn(self) -> None:
         self._awaits_turn = False
         self._resume_if_ready()
-        if not (self._awaits_turn or self._deaf or self._transport.is_closing()):
+        if not (self._awaits_turn or self._held_back or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def landed(self, count: int) -> None:
@@ -404,36 +266,36 @@ class HttpServerConnection(HttpConnection):
 
     def _update_stage(self) -> None:
         """Update the stage; a head's deadline runs from its first byte."""
-        if self.request is not None or self._stage is _Stage.CLOSED:
+        if self.request is not None or self._stage is _CLOSED:
             return
         if self._head is not None:
-            self._stage, self._since = _Stage.BODY, self._listener.tick
+            self._stage, self._since = _BODY, self._listener.tick
         elif not self._pending or self._awaits_turn:
-            self._stage, self._since = _Stage.IDLE, self._listener.tick
-        elif self._stage is not _Stage.HEAD:
-            self._stage, self._since = _Stage.HEAD, self._listener.tick
+            self._stage, self._since = _IDLE, self._listener.tick
+        elif self._stage is not _HEAD:
+            self._stage, self._since = _HEAD, self._listener.tick
 
     def _resume_if_ready(self) -> None:
         """Read data that was held back, if nothing blocks it any longer."""
         if self.serving or not self._pending or not self._may_read_on():
             return
-        self._deaf = False
+        self._held_back = False
         self._transport.resume_reading()
-        self._stage = _Stage.IDLE
+        self._stage = _IDLE
         self._begin_turn()
         self._resume_pending()
         self._update_stage()
-        if self._half_closed and self.request is None and not self._awaits_turn:
+        if self._client is _ENDED and self.request is None and not self._awaits_turn:
             self._end_connection()
 
     def _handle_message(self, head: HttpHead, body: Buffer) -> bool:
-        if self._stage is _Stage.CLOSED:
+        if self._stage is _CLOSED:
             return False
         self.request = request = HttpRequest(self, head, body)
         if self._listener.observer is not None:
             request.began_ns, request.received_ns = self._began_ns, time.perf_counter_ns()
             self._listener.observer(request)
-        self._stage = _Stage.ANSWER
+        self._stage = _ANSWER
         self.serving = True
         self._serve(request)
         self.serving = False
@@ -442,7 +304,7 @@ class HttpServerConnection(HttpConnection):
     def _may_read_on(self) -> bool:
         """Return True if the next request may be served: none is in flight, and the client reads."""
         waits = self.request is not None or self._writing_paused or self._awaits_turn
-        return not waits and self._stage is not _Stage.CLOSED
+        return not waits and self._stage is not _CLOSED
 
     def _handle_head(self, head: HttpHead) -> None:
         self._body_since = self._listener.tick
@@ -454,7 +316,7 @@ class HttpServerConnection(HttpConnection):
 
     def _reject_message(self, error: HttpError) -> None:
         """Send an error response and close: after a framing error, the next request's start is unknown."""
-        if self._stage is _Stage.CLOSED:
+        if self._stage is _CLOSED:
             return
         body = json.dumps({"error": error.message}).encode()
         self.out.write(
@@ -469,7 +331,7 @@ class HttpServerConnection(HttpConnection):
         """Return True if no request will follow the one in flight."""
         listener = self._listener
         leaving = listener.releasing or listener.draining
-        return leaving or (self._half_closed and not (self._pending or self.serving))
+        return leaving or (self._client is _ENDED and not (self._pending or self.serving))
 
     def answered(self, *, keep_alive: bool) -> None:
         """Continue after a response: read on, or end the connection."""
@@ -479,7 +341,7 @@ class HttpServerConnection(HttpConnection):
         if not keep_alive:
             self._end_connection()
             return
-        self._stage, self._since = _Stage.IDLE, self._listener.tick
+        self._stage, self._since = _IDLE, self._listener.tick
         if self._pending:
             self._resume_if_ready()
 
@@ -487,13 +349,13 @@ class HttpServerConnection(HttpConnection):
         """End our half after the last response. Closing with unread input would reset the connection
         and could lose the response: ignore further input until the client closes or `sweep` times out.
         """
-        if self._stage is _Stage.CLOSED:
+        if self._stage is _CLOSED:
             return
-        self._stage, self._since = _Stage.CLOSED, self._listener.tick
+        self._stage, self._since = _CLOSED, self._listener.tick
         self._body = self._chunks = None
         self._pending = b""
         self._account.hold_request(-self._account.requests)
-        if self._transport.can_write_eof() and not self._half_closed:
+        if self._transport.can_write_eof() and self._client is not _ENDED:
             self._transport.resume_reading()
             self.out.write_eof()
         else:
@@ -504,7 +366,7 @@ class HttpServerConnection(HttpConnection):
     def sweep(self, tick: int) -> None:
         """Enforce the deadlines; called once per second."""
         limits = self._limits
-        if self._writing_paused and self._stage is not _Stage.CLOSED:
+        if self._writing_paused and self._stage is not _CLOSED:
             self._charge_unsent()
             self._taken = self._taken[1], self.out.written - self.out.get_write_buffer_size()
         if self._write_watch.stalled_s(self._transport, self.streamed_bytes, tick) > limits.write_timeout_s:
@@ -519,18 +381,20 @@ class HttpServerConnection(HttpConnection):
     def _check_stage(self, waited: int) -> None:
         limits, stage = self._limits, self._stage
         try:
-            if stage is _Stage.HEAD:
+            if stage is _HEAD:
                 if waited > limits.head_timeout_s:
                     raise HttpError(408, f"no complete request head within {limits.head_timeout_s} s")
-            elif stage is _Stage.BODY:
+            elif stage is _BODY:
                 limits.check_body(waited, self._listener.tick - self._body_since, self.received)
-            elif stage is _Stage.IDLE and waited > limits.idle_timeout_s:
+            elif stage is _IDLE and waited > limits.idle_timeout_s:
                 self._end_connection()
-            elif stage is _Stage.ANSWER and self._deaf and has_left(self._transport):
-                self._withdraw_request()
-            elif stage is _Stage.ANSWER and self._half_closed and was_reset(self._transport):
+            elif stage is _ANSWER and self._client is _ENDED and was_reset(self._transport):
                 self.abort()  # an earlier response of the pipeline did not reach the client
-            elif stage is _Stage.CLOSED and waited > self._linger_s:
+            elif stage is _ANSWER and self._client is _HERE and self._held_back:
+                # what the kernel has of the client's end is not reported while reading is paused
+                if has_left(self._transport):
+                    self._note_client(_LEFT)
+            elif stage is _CLOSED and waited > self._linger_s:
                 self.out.close()
         except HttpError as exc:
             self._reject_message(exc)
@@ -542,7 +406,7 @@ class HttpServerConnection(HttpConnection):
 
     def drain(self) -> None:
         """Close when idle; a request in flight is served first, with `Connection: close`."""
-        if self._stage in (_Stage.IDLE, _Stage.HEAD):
+        if self._stage in (_IDLE, _HEAD):
             self._linger_s = 0  # counted from when the client has all of its last response
             self._end_connection()
 

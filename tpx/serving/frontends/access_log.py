@@ -6,7 +6,7 @@ from functools import partial
 
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.grpc.status import Status
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.logs import LogControl
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import orjson
 from tpx.errors import UsageError
 from tpx.protocol.handshakes import is_local
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.serving.frontends.http_verbs import HttpRefusal
 
 _SAFE_METHODS = (b"GET", b"HEAD", b"OPTIONS")

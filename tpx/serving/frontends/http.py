@@ -11,7 +11,7 @@ import orjson
 from tpx.errors import TpxError
 from tpx.protocol.compression import Inflater
 from tpx.protocol.http1.head import HttpError, HttpHead
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.access import Key, Restrictions

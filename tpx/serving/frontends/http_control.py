@@ -11,7 +11,7 @@ import orjson
 
 from tpx.errors import InvalidRequest, NotReady
 from tpx.protocol import model_config
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.v2 import LoadParameter
 from tpx.serving.dataplane import DataPlane

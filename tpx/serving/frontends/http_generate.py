@@ -7,7 +7,7 @@ from functools import partial
 import orjson
 
 from tpx.errors import InvalidRequest, TpxError
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.frontends.forwarding import HeaderForwarding

@@ -16,7 +16,7 @@ from tpx.errors import InvalidRequest, Unsupported
 from tpx.protocol.compression import ENCODINGS, Inflater, inflate_if_short
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject, json_parts
 from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter

@@ -13,7 +13,7 @@ import orjson
 from tpx.errors import Cancelled, Code, InvalidRequest, NotFound, TpxError
 from tpx.protocol.compression import ENCODINGS, deflate
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_outline import LARGE_BYTES, check_flat
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.tensors import Buffer

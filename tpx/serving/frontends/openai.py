@@ -14,7 +14,7 @@ from typing import Protocol
 import orjson
 
 from tpx.errors import Code, InvalidRequest, NotFound, Overloaded, TpxError
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_checks import param_of
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import MAX_BODY_BYTES, Endpoint, OpenAiRequest, decode

@@ -10,7 +10,7 @@ from math import prod
 import orjson
 
 from tpx import __version__
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import NOT_IN_JSON, JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.api_page import page_view

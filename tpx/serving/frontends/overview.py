@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tpx import __version__
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.frontends.http_verbs import Route, route
 from tpx.serving.frontends.page import build_page
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from tpx.protocol.grpc.server_call import ServerCall
 from tpx.protocol.grpc.status import Status
-from tpx.protocol.http1.server import GONE, HttpRequest
+from tpx.protocol.http1.request import GONE, HttpRequest
 from tpx.serving.inference_plane import TraceSource, WireTrace
 from tpx.serving.request import Computation, InferRequest, InferResponse, RequestTrace
 from tpx.serving.tracing.trace import Caller, read_caller

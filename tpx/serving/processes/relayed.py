@@ -15,7 +15,7 @@ from tpx.errors import Cancelled, TpxError
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.tensors import Buffer
 from tpx.serving.frontends.grpc_verbs import Rpc, fail
 from tpx.serving.frontends.http_verbs import Meaning, Route, answer_error

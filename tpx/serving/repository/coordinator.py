@@ -7,136 +7,33 @@ runs on the event loop; blocking work runs in load threads (`loads.py`) and reti
 
 import asyncio
 import logging
-import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tpx.errors import Cancelled, InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
+from tpx.errors import InvalidRequest, NotFound, NotReady, Overloaded, TpxError, UsageError
 from tpx.options import nearest
 from tpx.protocol.v2 import LoadParameter
 from tpx.serving.custom_metrics import CustomMetrics
-from tpx.serving.deferred import NotLoaded, Tasks
+from tpx.serving.deferred import Tasks
 from tpx.serving.heap import tree_resident_bytes
 from tpx.serving.model_id import ModelId, check_name
 from tpx.serving.repository import discovery
-from tpx.serving.repository.ensembles import Ensembles, plan_cascade
+from tpx.serving.repository.ensembles import Ensembles
+from tpx.serving.repository.in_use import ModelsInUse
 from tpx.serving.repository.layout import ModelArchive, Repository
 from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
 from tpx.serving.repository.memory import ModelMemory, Permits
+from tpx.serving.repository.on_demand import LoadOnDemand
 from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState
 
 log = logging.getLogger(__name__)
 
-
-_FIRST_PAUSE_NS = 1_000_000_000
-_LONGEST_PAUSE_NS = 60_000_000_000
-_MOST_FAILURES = 1000
-"""Maximum number of failures remembered; bounded because names come from clients."""
-_MOST_WAITING = 10_000
 _LOOK_EVERY_S = 0.02
-
-
-@dataclass(eq=False)
-class LoadOnDemand:
-    """Shares one load among all requests for a model; after a failure it pauses, twice as long each time."""
-
-    _load: Callable[[str], Coroutine[object, object, None]]
-    """Raises TpxError. Overloaded causes no pause."""
-    _tasks: Tasks
-    _wait_s: float
-    _clock: Callable[[], int] = time.perf_counter_ns
-
-    def __post_init__(self) -> None:
-        self._loads: dict[str, asyncio.Future[TpxError | None]] = {}
-        self.failures: dict[str, tuple[TpxError, int, int]] = {}
-        """Error of the last load, pause after it, and end of the pause, by model."""
-        self._waiting: Counter[str] = Counter()
-
-    def check(self, name: str) -> None:
-        """Raise NotLoaded, or the error of the last load while the pause after it lasts."""
-        error, _, until_ns = self.failures.get(name, (None, 0, 0))
-        left_ns = until_ns - self._clock()
-        if error is None or name in self._loads or left_ns <= 0:
-            what = f"Request for unknown model: '{name}' is not loaded"
-            raise NotLoaded(what, partial(self.begin, name))
-        raise type(error)(
-            f"{error.message.rstrip()} (it is tried again in {left_ns / 1e9:.1f} s)", code=error.code
-        )
-
-    def begin(
-        self, name: str, work: Callable[[], None], fail: Callable[[TpxError], None]
-    ) -> Callable[[], None]:
-        """Load the model, then call `work`, or `fail` with the error.
-
-        Returns a function that cancels the wait; `fail` is then called without waiting for the load.
-        Raises Overloaded.
-        """
-        if self._waiting.total() >= _MOST_WAITING:
-            raise Overloaded(f"{_MOST_WAITING} requests wait for models to be loaded: ask again later")
-        off: asyncio.Future[TpxError | None] = asyncio.get_running_loop().create_future()
-        self._tasks.start(self._wait_for_load(name, work, fail, off))
-        return lambda: None if off.done() else off.set_result(None)
-
-    def pinned(self, name: str) -> bool:
-        """Return True if a request waits for this model or is about to be submitted to it."""
-        return self._waiting[name] > 0
-
-    async def _wait_for_load(
-        self,
-        name: str,
-        work: Callable[[], None],
-        fail: Callable[[TpxError], None],
-        off: "asyncio.Future[TpxError | None]",
-    ) -> None:
-        self._waiting[name] += 1
-        load = self._loads.get(name)
-        if load is None:
-            load = self._loads[name] = asyncio.get_running_loop().create_future()
-            self._tasks.start(self._run_load(name, load))
-        try:
-            await asyncio.wait([load, off], timeout=self._wait_s, return_when=asyncio.FIRST_COMPLETED)
-            error: TpxError | None = None
-            if off.done():
-                error = Cancelled(f"the client went away while model '{name}' was being loaded")
-            elif load.done():
-                error = load.result()
-            else:
-                error = NotReady(
-                    f"model '{name}' is still being loaded after {self._wait_s:g} s "
-                    "(--lazy-load-timeout-secs): ask again later"
-                )
-            if error is None:
-                work()
-            else:
-                fail(error)
-        finally:
-            self._waiting[name] -= 1
-            if not self._waiting[name]:
-                del self._waiting[name]
-
-    async def _run_load(self, name: str, load: "asyncio.Future[TpxError | None]") -> None:
-        error: TpxError | None = NotReady(f"model '{name}' could not be loaded: see the log of the server")
-        try:
-            await self._load(name)
-            error = None
-        except TpxError as exc:
-            error = exc
-        finally:
-            del self._loads[name]
-            _, pause_ns, _ = self.failures.pop(name, (None, 0, 0))
-            # Overloaded is temporary: retry at the next request
-            if error is not None and not isinstance(error, Overloaded):
-                pause_ns = min(2 * pause_ns, _LONGEST_PAUSE_NS) or _FIRST_PAUSE_NS
-                self.failures[name] = error, pause_ns, self._clock() + pause_ns
-                if len(self.failures) > _MOST_FAILURES:
-                    del self.failures[next(iter(self.failures))]
-            load.set_result(error)
 
 
 class Coordinator:
@@ -164,15 +61,15 @@ class Coordinator:
         )
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)
-        self.on_demand = LoadOnDemand(self._load_for_request, self.tasks, options.lazy_load_timeout_secs)
         self._ensembles = Ensembles(repository, self.retirement, loader.settings)
+        self.in_use = ModelsInUse()
         self._memory = ModelMemory(
             options.model_memory_limit,
             resident,
             repository,
             self.retirement,
-            self._unload,
-            lambda model: self.loads.needs(model) or self.on_demand.pinned(model.name),
+            self._ensembles,
+            self.in_use,
         )
         self.loads = Loads(
             table=repository,
@@ -181,13 +78,15 @@ class Coordinator:
             ensembles=self._ensembles,
             retirement=self.retirement,
             memory=self._memory,
+            in_use=self.in_use,
             permits=Permits(options.model_load_thread_count),
             host_of=partial(ModelHost, self, asyncio.get_running_loop()),
             retries=options.model_load_retry_count,
         )
+        self.on_demand = LoadOnDemand(
+            self._load_for_request, self.tasks, self.in_use, options.lazy_load_timeout_secs
+        )
         self._poller: asyncio.Task[None] | None = None
-        self._requested: set[ModelId] = set()
-        """Models that were requested by name, not only as parts of ensembles."""
         self._archives: dict[str, ModelArchive] = {}
         """Models that clients have loaded from directories outside the repositories."""
         self._registering = asyncio.Lock()
@@ -214,7 +113,7 @@ class Coordinator:
                 fault = f"{absent(model)}: no repository has it{meant}"
                 log.error("%s", fault)
                 self.repository.fault(model, fault, skipped=True)
-        self._requested.update(models)
+        self._ensembles.requested.update(models)
         present = [model for model in models if model in found]
         for warning in await asyncio.to_thread(
             discovery.misplaced_configs, [found[model] for model in present]
@@ -279,9 +178,9 @@ class Coordinator:
         group = LoadGroup(discover)
         for model in models:
             try:
-                with self.loads.called_by(caller, model):
+                with self.in_use.called_by(caller, model):
                     await self.loads.load(model, partial(discover, model, override), group)
-                self._requested.add(model)
+                self._ensembles.requested.add(model)
                 if until_removed:
                     await self.retirement.until_removed(model)
             except InvalidRequest as exc:
@@ -304,11 +203,11 @@ class Coordinator:
         for model in sorted(models):
             gone = [model]
             if unload_dependents:
-                gone = plan_cascade(model, self._ensembles.requires, self._requested)
+                gone = self._ensembles.cascade(model)
             for each in gone:
-                with self.loads.called_by(caller, each):
-                    async with self.loads.exclusive(each):
-                        self._unload(each)
+                with self.in_use.called_by(caller, each):
+                    async with self.in_use.exclusive(each):
+                        self._ensembles.unload(each)
 
     async def load_archive(self, path: Path, name: str) -> None:
         """Load a model from a directory outside the repositories under this name, with its composing models.
@@ -351,14 +250,6 @@ class Coordinator:
             if len(matches) > 1:
                 raise AmbiguousName(name, len(matches))
         return matches or [ModelId(name)]
-
-    def _unload(self, model: ModelId, duplicate: str = "") -> None:
-        """Stop serving a model; with `duplicate`, because it is unknown which of several is meant."""
-        ended = self.repository.displace(model, duplicate) if duplicate else self.repository.unload(model)
-        self._requested.discard(model)
-        self._ensembles.forget(model)
-        self.retirement.drain(ended)
-        self._ensembles.settle([model])
 
     async def names_on_disk(self) -> Mapping[ModelId, str]:
         """Return the models in the repositories, each with a fault or ""; none if all are loaded."""
@@ -409,7 +300,7 @@ class Coordinator:
             if model in self._memory.refused:
                 raise Overloaded(exc.message) from exc
             raise NotReady(exc.message) from exc
-        self._requested.add(model)
+        self._ensembles.requested.add(model)
         self._unique_names.add(name)
 
     # polling
@@ -440,11 +331,11 @@ class Coordinator:
             group = LoadGroup(lambda model: discover(model) if model in settled else None)
             await self.loads.load_all(settled, group)
         for model in gone:
-            async with self.loads.exclusive(model):
-                self._unload(model)
+            async with self.in_use.exclusive(model):
+                self._ensembles.unload(model)
         for model, places in duplicates.items():
-            async with self.loads.exclusive(model):
-                self._unload(model, duplicate=places)
+            async with self.in_use.exclusive(model):
+                self._ensembles.unload(model, duplicate=places)
         self.repository.forget(found)
 
 

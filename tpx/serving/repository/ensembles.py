@@ -17,8 +17,9 @@ from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
 from tpx.serving.repository.loading import LoadSettings, WantedModel, locating_faults, reason_of
+from tpx.serving.repository.records import Loaded, VersionState
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import Loaded, ModelRepository, VersionState
+from tpx.serving.repository.table import ModelRepository
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 
@@ -101,6 +102,8 @@ class Ensembles:
         self._repository = repository
         self._retirement = retirement
         self._settings = settings
+        self.requested: set[ModelId] = set()
+        """Models that were requested by name, not only as parts of ensembles."""
         self._wanted: dict[ModelId, tuple[WantedModel, Graph]] = {}
         self._resolved: dict[tuple[ModelId, str], Served] = {}
         """Resolved step models by name and version; valid for one generation of the table."""
@@ -122,6 +125,19 @@ class Ensembles:
         name = step.model.name
         candidates = [*self._repository.named(name), *(model for model in on_disk if model.name == name)]
         return meant(step.model, graph.model.namespace, candidates)
+
+    def cascade(self, model: ModelId) -> list[ModelId]:
+        """Return an ensemble and the parts that would end with it."""
+        return plan_cascade(model, self.requires, self.requested)
+
+    def unload(self, model: ModelId, duplicate: str = "") -> None:
+        """Stop serving a model; with `duplicate`, because it is unknown which of several is meant."""
+        table = self._repository
+        ended = table.unload_duplicate(model, duplicate) if duplicate else table.unload(model)
+        self.requested.discard(model)
+        self.forget(model)
+        self._retirement.drain(ended)
+        self.settle([model])
 
     def remember(self, wanted: WantedModel, *, unless_serving: bool = False) -> None:
         """Compose this ensemble whenever its models allow; with `unless_serving`, keep one that serves."""

@@ -40,8 +40,8 @@ from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.discovery import Stamps, relative_paths, stamps_of
 from tpx.serving.repository.layout import ModelSource, read_labels, versions_in, wanted_versions
 from tpx.serving.repository.options import ModelSpec
+from tpx.serving.repository.records import Fingerprint
 from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
-from tpx.serving.repository.table import Fingerprint
 from tpx.serving.request import InferRequest, LiveSequence
 from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter

@@ -7,10 +7,9 @@ event loop.
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -22,12 +21,14 @@ from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.discovery import Repositories, relative_paths, size_of, stamps_of
-from tpx.serving.repository.ensembles import Ensembles, plan_order
+from tpx.serving.repository.ensembles import Ensembles
+from tpx.serving.repository.in_use import ModelsInUse
 from tpx.serving.repository.layout import ModelSource, NoVersion
 from tpx.serving.repository.loading import Loader, Regroup, WantedModel, reason_of
 from tpx.serving.repository.memory import ModelMemory, Outcomes, Permits
+from tpx.serving.repository.records import KeptConfig, Loaded, plan_load
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import KeptConfig, Loaded, ModelRepository, plan_load
+from tpx.serving.repository.table import ModelRepository
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -69,75 +70,17 @@ class Loads:
     ensembles: Ensembles
     retirement: Retirement
     memory: ModelMemory
+    in_use: ModelsInUse
     permits: Permits
     """Permits for load threads."""
     host_of: Callable[[ModelId], Host]
     retries: int
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    _locks: dict[ModelId, asyncio.Lock] = field(default_factory=dict)
-    _lock_users: Counter[ModelId] = field(default_factory=Counter)
-    _dependencies: list[tuple[ModelId, Collection[ModelId]]] = field(default_factory=list)
-    """Models whose load waits for other models."""
 
     def check_running(self) -> None:
         """Raise NotReady if the server is stopping and starts no more loads."""
         if self.stopping.is_set():
             raise NotReady("Server exiting")
-
-    @property
-    def busy(self) -> int:
-        """Number of models being loaded or unloaded."""
-        return len(self._locks)
-
-    def needs(self, model: ModelId) -> bool:
-        """Return True if a model is being loaded or unloaded, or if a load waits for it."""
-        return model in self._locks or any(model in others for _, others in self._dependencies)
-
-    @asynccontextmanager
-    async def exclusive(self, model: ModelId) -> AsyncIterator[None]:
-        """Hold the lock of a model, which serializes its loads and unloads in FIFO order. A lock exists
-        only while in use, so that `busy` counts locks.
-        """
-        lock = self._locks.setdefault(model, asyncio.Lock())
-        self._lock_users[model] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._lock_users[model] -= 1
-            if not self._lock_users[model]:
-                del self._lock_users[model], self._locks[model]
-
-    @contextmanager
-    def _record_dependency(self, model: ModelId, others: Collection[ModelId]) -> Iterator[str]:
-        """Record that the load of `model` waits for others. Yields the dependency cycle this would
-        create, or "": waiting in a cycle would deadlock.
-        """
-        dependency = model, others
-        self._dependencies.append(dependency)
-        try:
-            requires: dict[ModelId, set[ModelId]] = {}
-            for waiting, needed in self._dependencies:
-                requires.setdefault(waiting, set()).update(needed)
-            yield plan_order(requires).circular.get(model, "")
-        finally:
-            self._dependencies.remove(dependency)
-
-    @contextmanager
-    def called_by(self, caller: ModelId | None, model: ModelId) -> Iterator[None]:
-        """Record that the load of `caller`, if any, waits for a model. Raises InvalidRequest for a cycle."""
-        if caller is None:
-            yield
-            return
-        with self._record_dependency(caller, [model]) as circle:
-            if circle:
-                fault = (
-                    f"'{caller}' waits for itself while it is being loaded: {circle}; "
-                    "load or unload one of them elsewhere than in its initialize"
-                )
-                log.error("failed to load or unload '%s': %s", model, fault)
-                raise InvalidRequest(fault)
-            yield
 
     @asynccontextmanager
     async def one_more(self) -> AsyncIterator[None]:
@@ -170,7 +113,7 @@ class Loads:
         Raises NotReady, and InvalidRequest with the reason for a failed load, which is also logged and
         recorded.
         """
-        async with self.exclusive(model):
+        async with self.in_use.exclusive(model):
             self.check_running()
             try:
                 source = await in_load_thread(self.permits, discover)
@@ -242,7 +185,7 @@ class Loads:
         model = wanted.source.model_id
         matches = await self.repositories.find_named({step.model.name for step in graph.steps})
         parts = self.ensembles.needs(graph, matches)
-        with self._record_dependency(model, parts) as circle:
+        with self.in_use.depending(model, parts) as circle:
             if circle:
                 fault = ConfigError(f"circular dependency between ensembles: {circle}")
                 message = f"load failed for model '{model}': {fault.message}\n"

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
 from tpx.serving.model_id import ModelId
+from tpx.serving.repository.ensembles import Ensembles
+from tpx.serving.repository.in_use import ModelsInUse
+from tpx.serving.repository.records import Fingerprint, VersionState
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import Fingerprint, ModelRepository, VersionState
+from tpx.serving.repository.table import ModelRepository
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)
@@ -89,10 +92,8 @@ class ModelMemory:
     _resident: Callable[[], int]
     _repository: ModelRepository
     _retirement: Retirement
-    _evict: Callable[[ModelId], None]
-    """Unloads a model, which closes after its last response."""
-    _is_held: Callable[[ModelId], bool]
-    """Returns True for a model that must stay."""
+    _ensembles: Ensembles
+    _in_use: ModelsInUse
 
     def __post_init__(self) -> None:
         self.permits = Permits(1)
@@ -193,7 +194,7 @@ class ModelMemory:
         idle = {
             each
             for each, versions in serving.items()
-            if each != model and not any(one.busy for one in versions) and not self._is_held(each)
+            if each != model and not any(one.busy for one in versions) and not self._in_use.holds(each)
         }
         out = []
         for each in idle:
@@ -222,7 +223,7 @@ class ModelMemory:
                 (now_ns - candidate.used_ns) / 1e9,
             )
             for each in (*candidate.dependents, candidate.model):
-                self._evict(each)
+                self._ensembles.unload(each)
         for _ in range(int(_CLOSED_WITHIN_S / _LOOK_EVERY_S)):
             records = [self._repository.record(candidate.model) for candidate in chosen]
             if not any(e.state is VersionState.UNLOADING for record in records for e in record.entries):

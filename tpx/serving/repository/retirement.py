@@ -14,7 +14,7 @@ from tpx.serving.model import ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.agents.ownership import Ownership
 from tpx.serving.repository.loading import Regroup
-from tpx.serving.repository.table import Loaded
+from tpx.serving.repository.records import Loaded
 from tpx.serving.served import Served
 
 log = logging.getLogger(__name__)

@@ -206,5 +206,5 @@ def test_a_question_that_hangs_leaves_the_last_answer_for_a_while(
         assert live.get("/v2/models/ponders/ready").status == 200
         (directory / "may").unlink()
         assert live.get("/v2/models/ponders/ready").status == 200
-        monkeypatch.setattr("tpx.serving.backends.python.instance._HANGING_NS", 0)
+        monkeypatch.setattr("tpx.serving.backends.python.lifecycle._HANGING_NS", 0)
         assert live.get("/v2/models/ponders/ready").status == 400

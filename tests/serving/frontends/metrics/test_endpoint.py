@@ -12,7 +12,7 @@ import pytest
 
 from tests.serving.frontends.metrics.pages import Page, Series, ask, parse, scrape
 from tests.serving.live import Live, floats, infer_message
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.protocol.tensors import Buffer
 from tpx.serving.distributions.settings import LatencySettings
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend

@@ -17,7 +17,8 @@ from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, InstanceSpec, ModelFiles, inside
 from tpx.serving.backends.parameters import GivenParameters
-from tpx.serving.backends.python.instance import InstanceSettings, PythonInstance
+from tpx.serving.backends.python.instance import PythonInstance
+from tpx.serving.backends.python.lifecycle import InstanceSettings
 from tpx.serving.backends.python.process import ChildProcess, Interpreter, interpreter_of
 from tpx.serving.backends.python.services import write_log
 from tpx.serving.backends.python.worker import frames

@@ -1,18 +1,11 @@
-"""One instance of a Python model: its process, the requests it holds, and its restart after a crash."""
+"""One instance of a Python model: the batches that its process holds, and their responses."""
 
-import asyncio
-import json
 import logging
 import struct
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
-from dataclasses import dataclass
 
-from tpx.errors import Code, ExecutionError, LoadError, NotReady, TpxError
-from tpx.protocol.json_values import JsonObject
+from tpx.errors import Code, ExecutionError, NotReady, TpxError
 from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.encoding import (
@@ -24,8 +17,8 @@ from tpx.serving.backends.python.encoding import (
     string_start,
 )
 from tpx.serving.backends.python.held import Held, HeldBatch, unread_buffers
-from tpx.serving.backends.python.process import ChildProcess, Restarts
-from tpx.serving.backends.python.services import Services
+from tpx.serving.backends.python.lifecycle import InstanceSettings, ModelProcess
+from tpx.serving.backends.python.process import ChildProcess
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.host import Host
@@ -37,29 +30,9 @@ log = logging.getLogger(__name__)
 
 _clock = time.perf_counter_ns
 _WARM_UP_S = 600
-_FIRST_READY_S = 5.0
-_NEXT_READY_S = 0.5
-"""Time for `is_ready` once the model has answered before; probes wait for 1 s by default."""
-_HANGING_NS = 60 * 10**9
-"""A question that is older, and not held up by an execution, will never be answered."""
-_KILLED_S = 5.0
 _START_BYTES = frames.RESPONSE_START.size
 _start_of_response = frames.RESPONSE_START.unpack_from
 _tensor_size = frames.NUMBER.unpack_from
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceSettings:
-    """Settings of an instance."""
-
-    name: str
-    model: str
-    words: JsonObject
-    """Arguments for `initialize`."""
-    decoupled: bool
-    end_timeout_s: float
-    start: Callable[[], ChildProcess]
-    """Start a process; blocks."""
 
 
 _FIRST_GUESS_NS = 1_000_000
@@ -85,7 +58,7 @@ class QueueDepth:
 
 
 class PythonInstance:
-    """Implements RemoteInstance; used on the event loop, except where Instance says otherwise."""
+    """Implements RemoteInstance and ProcessOwner; on the event loop, except where Instance says otherwise."""
 
     compute = None
     _sequences: SequenceStacking | None
@@ -94,39 +67,30 @@ class PythonInstance:
     def __init__(self, settings: InstanceSettings, host: Host, process: ChildProcess | None) -> None:
         """Begin to initialize the model in `process`, or in a new one. Not called on the event loop."""
         self.name = settings.name
-        self.alive = False
         self.depth = QueueDepth.FIRST
-        self.failure = ""
-        self.has_readiness_hook = False
         self._sink: CompletionSink | None = None
         self._leaving = False
         self._depths = QueueDepth()
-        self._settings = settings
-        self._host = host
-        self._loop = host.loop
-        self._restarts = Restarts()
-        self._process: ChildProcess | None = None
-        self._connection: WorkerConnection | None = None
-        self._services: Services | None = None
-        self._initialized: asyncio.Future[JsonObject] | None = None
-        self._finalized: asyncio.Future[None] | None = None
-        self._asked: asyncio.Future[bool] | None = None
-        """Pending answer to `is_ready`, shared by all callers that ask meanwhile."""
-        self._asked_ns = 0
-        self._asked_during = 0
-        """Number of the batch that was computing when the question was asked."""
-        self._was_ready: bool | None = None
+        self._decoupled = settings.decoupled
         self._numbers = 0
         self._batches: dict[int, HeldBatch] = {}
         """Batches it holds, in order; the first is computing, as far as known here."""
         self._held: dict[int, Held] = {}
-        self._closing = asyncio.Event()
-        self._restarting: asyncio.Task[None] | None = None
-        self._starting = asyncio.run_coroutine_threadsafe(self._start(process), self._loop)
+        self._loop = host.loop
+        self._process = ModelProcess(settings, host, self)
+        self._process.launch(process)
 
     @property
-    def _unhealthy(self) -> str:
-        return f"Stub process '{self.name}' is not healthy."
+    def alive(self) -> bool:
+        return self._process.alive
+
+    @property
+    def failure(self) -> str:
+        return self._process.failure
+
+    @property
+    def has_readiness_hook(self) -> bool:
+        return self._process.has_readiness_hook
 
     @property
     def held(self) -> int:
@@ -143,7 +107,7 @@ class PythonInstance:
     # life
 
     def start(self) -> None:
-        self._starting.result()
+        self._process.wait()
 
     def warm(self, batch: Batch) -> TpxError | None:
         sink = _WarmUp(len(batch.requests))
@@ -156,95 +120,30 @@ class PythonInstance:
     def leave(self) -> None:
         self._leaving = True
 
-    async def _start(self, process: ChildProcess | None = None) -> None:
-        """Initialize the model. Raises LoadError."""
-        if process is None:
-            process = await self._loop.run_in_executor(None, self._settings.start)
-        self._process = process
-        if self._closing.is_set():
-            await self._loop.run_in_executor(None, process.abandon)
-            raise LoadError(f"{self.name} is no longer needed")
-        self._initialized = self._loop.create_future()
-        connection = self._connection = WorkerConnection(
-            self._loop, process.socket, process.memory, self._handle_frame, self._handle_exit
-        )
-        if process.exited >= 0:
-            self._loop.add_reader(process.exited, self._kill_survivors)
-        self._services = Services(connection, self._host, self._settings.model, self._find_trace)
-        connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
-        answer = await self._initialized
-        if "error" in answer or not connection.open:
-            connection.close()
-            raise LoadError(answer.get("error", self._unhealthy))
-        self.has_readiness_hook = answer["asks_ready"]
-        self._was_ready = None
-        self.alive = True
-        self._notify()
+    async def ready(self) -> bool:
+        return await self._process.ready()
 
-    def _notify(self) -> None:
+    def close(self) -> None:
+        self._process.close()
+
+    # events of its process
+
+    def notify(self) -> None:
         if self._sink is not None:
             self._sink.look()
 
-    def close(self) -> None:
-        try:
-            ending = asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop)
-            ending.result(self._settings.end_timeout_s + 5)
-            self._starting.exception(_KILLED_S)  # a process that was starting has been killed too
-        except (RuntimeError, FutureTimeout):
-            log.warning("the process of %s did not end in time", self.name)
-        if self._process is not None:
-            self._process.end(1.0)
+    @property
+    def computing(self) -> int:
+        return next(iter(self._batches), 0)
 
-    async def _shut_down(self) -> None:
-        self._closing.set()
-        self.alive = False
-        connection = self._connection
-        initialized = self._initialized
-        if self._process is not None and initialized is not None and not initialized.done():
-            self._process.kill()  # the load has failed: another instance of the model did
-        elif connection is not None and connection.open:
-            self._finalized = self._loop.create_future()
-            connection.send(frames.FINALIZE, [])
-            try:
-                await asyncio.wait_for(self._finalized, self._settings.end_timeout_s)
-            except TimeoutError:
-                log.warning("finalize of %s did not end in time: it is killed", self.name)
-                if self._process is not None:
-                    self._process.kill()
-        if connection is not None:
-            connection.close()
-        if self._restarting is not None:
-            await asyncio.wait([self._restarting], timeout=_KILLED_S)
+    def find_trace(self, handle: int) -> RequestTrace | None:
+        held = self._held.get(handle)
+        return held.request.trace if held is not None else None
 
-    def _kill_survivors(self) -> None:
-        """Kill what the exited process forked: it holds the socket open, which would hide the exit."""
-        assert self._process is not None
-        self._loop.remove_reader(self._process.exited)
-        self._process.kill()
-
-    def _handle_exit(self) -> None:
-        """Handle the exit of the process or the end of its socket."""
-        if self._process is not None and self._process.exited >= 0:
-            self._loop.remove_reader(self._process.exited)
-        was_alive, self.alive = self.alive, False
-        if self._services is not None:
-            self._services.close()
-        if self._finalized is not None and not self._finalized.done():
-            self._finalized.set_result(None)
-        self._resolve_readiness(False)
-        if self._initialized is not None and not self._initialized.done():
-            self._initialized.set_result({"error": self._unhealthy})
-            return
-        assert self._connection is not None
-        self._fail_held(self._connection.begun)
-        if was_alive:
-            log.error("the process of %s has ended unexpectedly", self.name)
-            self._restarting = self._loop.create_task(self._restart())
-
-    def _fail_held(self, begun: int) -> None:
+    def fail_held(self, begun: int) -> None:
         """Fail the requests of the batch that the process had started; other batches may run elsewhere."""
         error = ExecutionError(
-            f"Failed to process the request(s) for model '{self.name}', message: {self._unhealthy}",
+            f"Failed to process the request(s) for model '{self.name}', message: {self._process.unhealthy}",
             code=Code.UNAVAILABLE,
         )
         batches, self._batches = self._batches, {}
@@ -260,45 +159,7 @@ class PythonInstance:
             batch.release()
         for batch in reversed(untouched):
             batch.give_back()
-        self._notify()
-
-    async def _restart(self) -> None:
-        """Restart the process with increasing delays; give up if it keeps crashing."""
-        name = self.name
-        try:
-            while True:
-                if self._process is not None:
-                    await self._loop.run_in_executor(None, self._process.end, 1.0)
-                delay_s = self._restarts.died(_clock())
-                if delay_s is None:
-                    self.failure = (
-                        f"Stub process '{name}' is not healthy: it has died repeatedly and is no longer "
-                        "restarted. Fix the cause, then load the model again."
-                    )
-                    log.error("%s", self.failure)
-                    self._notify()
-                    return
-                if await self._wait_for_close(delay_s):
-                    return
-                try:
-                    await self._start()
-                except LoadError as exc:
-                    if self._closing.is_set():
-                        return
-                    log.error("cannot restart %s: %s", name, exc.message)
-                    if exc.code is Code.RESOURCE_EXHAUSTED:
-                        await self._wait_for_close(self._restarts.pardon())
-                    continue
-                log.warning("restarted the process of %s", name)
-                return
-        finally:
-            self._restarting = None
-
-    async def _wait_for_close(self, seconds: float) -> bool:
-        """Wait `seconds`, or until the instance closes; return whether it does."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), seconds)
-        return self._closing.is_set()
+        self.notify()
 
     # work
 
@@ -314,16 +175,16 @@ class PythonInstance:
 
     def _submit(self, batch: Batch, sink: CompletionSink) -> None:
         """Compute a batch. If the process dies, batches that it has started are answered with errors."""
-        connection = self._connection
+        connection = self._process.connection
         assert connection is not None
         self._numbers += 1
         number = self._numbers & 0xFFFFFFFF
-        held_batch = HeldBatch(batch, sink, self._schedule_cancellation, decoupled=self._settings.decoupled)
+        held_batch = HeldBatch(batch, sink, self._schedule_cancellation, decoupled=self._decoupled)
         for index, request in enumerate(batch.requests):
             self._numbers += 1
             held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
         if not connection.open:  # the process died in an earlier warm-up
-            self._fail_unsent(held_batch, self._unhealthy)
+            self._fail_unsent(held_batch, self._process.unhealthy)
             return
         parts: list[Buffer] = [frames.BATCH.pack(number, len(batch.requests) + batch.empty)]
         try:
@@ -367,61 +228,15 @@ class PythonInstance:
         batch.fail(why)
         batch.release()
 
-    async def ready(self) -> bool:
-        if not self.alive or self._connection is None:
-            return False
-        if not self.has_readiness_hook:
-            return True
-        if self._asked is None:
-            assert self._process is not None
-            self._asked = self._loop.create_future()
-            self._asked_ns, self._asked_during = _clock(), next(iter(self._batches), 0)
-            self._process.ask_ready()
-        timeout_s = _FIRST_READY_S if self._was_ready is None else _NEXT_READY_S
-        try:
-            return await asyncio.wait_for(asyncio.shield(self._asked), timeout_s)
-        except TimeoutError:
-            return self._assume_ready()
-
-    def _assume_ready(self) -> bool:
-        """Return the last answer: `is_ready` still computes, or `execute` holds the interpreter lock."""
-        if self._asked_during not in self._batches and _clock() - self._asked_ns > _HANGING_NS:
-            return False
-        return self._was_ready is not False
-
-    def _resolve_readiness(self, ready: bool) -> None:
-        pending, self._asked, self._was_ready = self._asked, None, ready
-        if pending is not None:
-            pending.set_result(ready)
-
     # frames
 
-    def _handle_frame(self, kind: int, body: memoryview) -> None:
-        try:
-            self._dispatch(kind, body)
-        except Exception:  # one process' boundary: an invalid frame
-            log.exception("the process of %s has sent an invalid frame and is stopped", self.name)
-            if self._process is not None:
-                self._process.kill()
-            if self._connection is not None:
-                self._connection.close()
-
-    def _dispatch(self, kind: int, body: memoryview) -> None:
+    def handle_frame(self, kind: int, body: memoryview) -> None:
         if kind == frames.ANSWERS:
             self._handle_answers(body)
         elif kind == frames.RESPONSE:
             self._handle_responses(body)
-        elif kind == frames.INITIALIZED:
-            assert self._initialized is not None
-            self._initialized.set_result(json.loads(bytes(body)))
-        elif kind == frames.READY:
-            self._resolve_readiness(bool(body[0]))
-        elif kind == frames.FINALIZED:
-            if self._finalized is not None and not self._finalized.done():
-                self._finalized.set_result(None)
         else:
-            assert self._services is not None
-            self._services.take(kind, body)
+            self._process.handle_frame(kind, body)
             if kind == frames.CALL:
                 self._cancel_abandoned_calls()
 
@@ -433,8 +248,8 @@ class PythonInstance:
         """Cancel calls of abandoned requests: a model that waits for itself, directly or not, would wait
         forever.
         """
-        connection = self._connection
-        if connection is None or not connection.open or self._services is None:
+        connection, services = self._process.connection, self._process.services
+        if connection is None or not connection.open or services is None:
             return
         begun = connection.begun
         in_hand = {
@@ -445,11 +260,7 @@ class PythonInstance:
         }
         requests = [held.request for handle, held in self._held.items() if handle not in in_hand]
         if requests and all(request.cancelled for request in requests):
-            self._services.give_up_calls()
-
-    def _find_trace(self, handle: int) -> RequestTrace | None:
-        held = self._held.get(handle)
-        return held.request.trace if held is not None else None
+            services.give_up_calls()
 
     def _handle_answers(self, body: memoryview) -> None:
         number, read_ns, began_ns, computed_ns, count, failed = frames.ANSWER.unpack_from(body)
@@ -460,8 +271,8 @@ class PythonInstance:
             message = bytes(body[at + frames.SIZE.size :]).decode(errors="replace")
             batch.fail(f"Failed to process the request(s) for model '{self.name}', message: {message}")
         else:
-            assert self._connection is not None
-            take, connection = self._answers.take, self._connection
+            take, connection = self._answers.take, self._process.connection
+            assert connection is not None
             for held in batch.batch.by_row(batch.held)[:count]:
                 if held is None:
                     _, at = self._answers.skip(body, at, connection)
@@ -503,7 +314,7 @@ class PythonInstance:
         """Handle one response; return the position of the next one."""
         handle, flags = frames.RESPONSE_START.unpack_from(body, at)
         held = self._held.get(handle)
-        connection = self._connection
+        connection = self._process.connection
         at += frames.RESPONSE_START.size
         if flags & frames.COUNTED:
             if held is not None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 
-from tpx.protocol.http1.server import HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.cache import ResponseCache
 from tpx.serving.custom_metrics import CustomFamily, CustomMetrics
 from tpx.serving.dataplane import DataPlane
