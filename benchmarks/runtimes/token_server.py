@@ -1,16 +1,19 @@
 """A service with OpenAI's API that costs next to nothing: every request gets so many tokens at fixed times.
 
-    python token_server.py PORT TOKENS GAP_MS
+python token_server.py PORT TOKENS GAP_MS
 """
 
 import asyncio
 import json
+import re
 import sys
 from typing import cast
 
 import uvloop
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+MODELS = b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"data":[]}'
 
 
 def event(value: object) -> bytes:
@@ -45,13 +48,12 @@ class Tokens(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._body += data
         head, end, body = self._body.partition(b"\r\n\r\n")
-        size = next((l[15:] for l in head.split(b"\r\n") if l.lower().startswith(b"content-length:")), b"0")
-        if not end or len(body) < int(size):
+        size = re.search(rb"(?i)content-length: *(\d+)", head)
+        if not end or (size and len(body) < int(size[1])):
             return
         self._body = b""
-        if head.startswith(b"GET"):
-            answer = b'{"object":"list","data":[{"id":"null","object":"model"}]}'
-            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
+        if head.startswith(b"GET"):  # aiperf asks for the models, and waits for an answer
+            self._transport.write(MODELS)
             return
         self._left = self._tokens
         self._transport.write(HEAD + self._role)
