@@ -1,4 +1,5 @@
-"""The cost of `tpx perf` and aiperf where the service costs nothing: both get the same tokens at the same times.
+"""The cost of `tpx perf` and aiperf where the service costs nothing: the same tokens at the same times.
+
 
 A short run is mostly the start and the report; the rest of a long one is what its tokens cost.
 """

@@ -1,5 +1,7 @@
 """How language models are reached and timed: genai-perf's flags, and the figures of streamed answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.analyzer.measuring import make_latency, make_measurement, make_streaming
@@ -8,10 +10,14 @@ from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import language_model, language_warnings
 from tpx.analyzer.reports.view import Prices
-from tpx.analyzer.results.measurement import EnergyUse, LoadPoint
+from tpx.analyzer.results.goals import WeightedObjective
+from tpx.analyzer.results.measurement import EnergyUse, LoadPoint, Measurement
+from tpx.analyzer.results.pooled import pooled
 from tpx.errors import UsageError
 from tpx.options import build
 from tpx.perf.inputs.prompts import Length
+from tpx.perf.results import Goodput, StreamFigure, Streaming
+from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.summaries import LatencySummary
 
 
@@ -37,6 +43,35 @@ def test_tokens_have_model_analyzers_metrics() -> None:
     assert metric("time_to_first_token_p25").value(MEASURED) is None
     plain = make_measurement(variant="m", load=LoadPoint(value=1), throughput=1.0)
     assert metric("inter_token_latency_avg").value(plain) is None
+
+
+def test_good_requests_and_the_speed_of_a_user_are_metrics_of_means_too() -> None:
+    def measured(per_s: float, itl_ns: int) -> Measurement:
+        figures = (StreamFigure(name="itl", summary=make_latency(p50_ns=itl_ns, p99_ns=itl_ns)),)
+        streaming = Streaming(responses=2, responses_per_s=2.0, figures=figures, units=5)
+        good = Goodput(
+            requests=3, share=0.5, per_s=Interval(value=per_s, low=1.0, high=9.0), bounds=("ttft<1ms",)
+        )
+        made = make_measurement(variant="m", load=LoadPoint(value=1), throughput=1.0)
+        return replace(made, result=replace(made.result, streaming=streaming, goodput=good))
+
+    one = measured(4.0, 20_000_000)
+    assert metric("goodput").value(one) == 4.0
+    assert metric("output_token_throughput_per_user").value(one) == 50.0
+    both = pooled([one, measured(6.0, 30_000_000)])
+    assert metric("goodput").value(both) == 5.0
+    assert metric("inter_token_latency_p99").value(both) == 25.0
+    assert both.result.streaming is not None
+    assert both.result.streaming.units == 10
+
+
+def test_a_language_model_is_to_generate_tokens_unless_told_otherwise() -> None:
+    def objectives(**more: object) -> list[str]:
+        return [each.tag for each in build(ProfileSpec, {"model_type": "LLM", **more}).goals.objectives]
+
+    assert objectives() == ["output_token_throughput"]
+    assert objectives(objectives=(WeightedObjective(tag="goodput"),)) == ["goodput"]
+    assert objectives(model_type="generic") == ["perf_throughput"]
 
 
 def test_an_inference_has_its_joules_and_its_price() -> None:

@@ -265,4 +265,5 @@ def _list_notes(variant: VariantRun, model: ModelRun) -> list[str]:
         how = _PREPARED.get(prepared.how, "the server was started again for it")
         why = f": {prepared.why}" if prepared.why else ""
         notes.append(f"{how}{why} ({prepared.duration_ns / 1e9:.1f} s)")
+    notes += {p.answers: None for p in model.preparations if p.variant == name and p.answers}
     return notes
