@@ -146,16 +146,17 @@ def level_of(config: SessionSpec, load: LoadPoint) -> Level:
 def to_measurement(
     result: LevelResult, variant: str, load: LoadPoint, *, windowed: bool = False
 ) -> Measurement:
-    """Return the measurement of a level, without its batches and, unless `windowed`, its windows, which would
-    fill the journal.
+    """Return the measurement of a level, without its batches, single requests and, unless `windowed`, its
+    windows, which would fill the journal.
     """
-    estimates, windows = result.estimates, result.windows
+    estimates, windows, streaming = result.estimates, result.windows, result.streaming
     return Measurement(
         variant=variant,
         load=load,
         result=replace(
             result,
             estimates=estimates and replace(estimates, batches=None),
+            streaming=streaming and replace(streaming, spans=()),
             windows=windows[-result.kept_windows :] if windowed else (),
         ),
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,
