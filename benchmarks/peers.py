@@ -24,6 +24,7 @@ PERF_ANALYZER = ("tritonclient==2.51.0", "--platform", "manylinux1_x86_64")
 CUDA_RUNTIME = "nvidia-cuda-runtime-cu12"
 """perf_analyzer is linked with libcudart, also where there is no GPU."""
 MODEL_ANALYZER = "triton-model-analyzer==1.58.0"
+AIPERF = "aiperf==0.13.0"
 MLSERVER = "mlserver>=1.7,<1.8"
 DEBIAN = {"wrk": "wrk", "h2load": "nghttp2-client"}
 """Programs, and the Debian packages they are in."""
@@ -70,6 +71,11 @@ class Peers:
     def mlserver(self) -> Path:
         self._once("mlserver", lambda: self._venv("mlserver", (MLSERVER, _onnxruntime())))
         return self.root / "mlserver" / "bin" / "mlserver"
+
+    def aiperf(self) -> Path:
+        """The bin folder of its environment."""
+        self._once("aiperf", lambda: self._venv("aiperf", (AIPERF,)))
+        return self.root / "aiperf" / "bin"
 
     def model_analyzer(self) -> Path:
         """Model Analyzer, which needs perf_analyzer; both are made."""

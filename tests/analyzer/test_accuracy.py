@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.analyzer.measuring import make_measurement
+from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.servers import Behaviour, http_server
 from tpx import examples
 from tpx.analyzer.results.measurement import (
@@ -20,7 +21,8 @@ from tpx.analyzer.results.measurement import (
     Variant,
 )
 from tpx.analyzer.runners.load import LoadGenerator
-from tpx.analyzer.runners.outputs import Outputs, difference
+from tpx.analyzer.runners.outputs import ANSWER, Outputs, describe_answers, difference
+from tpx.analyzer.runners.servers import Preparation
 from tpx.analyzer.trial import TrialRunner, may_answer_otherwise
 from tpx.analyzer.variants import OutputRepository, configure
 from tpx.api.serving import RunningServer, serve
@@ -136,6 +138,48 @@ def test_a_request_that_fails_is_a_measurement_error(behaviour: Behaviour) -> No
     )
     with http_server(behaviour) as url, pytest.raises(MeasurementError, match=message):
         asyncio.run(LoadGenerator(sessions={"net": spec}, most_windows=1).outputs("net", url))
+
+
+class Talker(Runner):
+    """A runner of a language model that answers anything; of quantized variants, every other time."""
+
+    async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation | None:  # type: ignore[override]
+        await super().prepare(configuration, directory)
+        return Preparation(how="loaded")
+
+    async def outputs(self, model: str) -> Outputs:
+        self.asked += 1
+        texts = ["a", "b", "c", "d"] if not self._name else ["a", "x", "c", "y"]
+        return [{ANSWER: np.array([text], np.object_)} for text in texts]
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"parameters": {"kv_cache_type": {"string_value": "q8_0"}}},
+        {"default_model_filename": "model-q4.gguf"},
+    ],
+)
+def test_a_language_model_may_answer_otherwise_which_is_told(tmp_path: Path, delta: dict[str, Any]) -> None:
+    variant = Variant(models=("m",), name="m_config_0", delta=delta)
+    trials = TrialRunner(Talker({}), OutputRepository(tmp_path / "out", None), monitoring_interval_s=1)
+    trial = Trial(variant=variant, load=LoadPoint(value=1))
+    assert isinstance(asyncio.run(trials.run(configure(variant, CONFIG), trial)), Measurement)
+    assert trials.prepared is not None
+    assert trials.prepared.answers == "2 of 4 greedy answers are the default's"
+
+
+def test_greedy_answers_are_asked_of_the_loads_prompts() -> None:
+    script = Script(first_s=0, per_word=1, replies=True)
+    words = "-m llm --service-kind openai --endpoint v1/chat/completions --streaming --input-tokens 20"
+    spec = from_argv(SessionSpec, [*words.split(), "--word-tokens", "1", "--prompts", "3"])
+    with openai_server(script) as url:
+        found = asyncio.run(LoadGenerator(sessions={"llm": spec}, most_windows=1).outputs("llm", url))
+    asked = [body["messages"][0]["content"] for body in script.bodies]
+    assert [str(each[ANSWER][0]) for each in found] == [f"to {text}: all" for text in asked]
+    assert len(set(asked)) == 3
+    assert {(b["temperature"], b["max_tokens"], b["stream"]) for b in script.bodies} == {(0, 32, False)}
+    assert describe_answers(found, found) == "8 of 8 greedy answers are the default's"
 
 
 @pytest.mark.e2e

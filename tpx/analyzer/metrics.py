@@ -171,6 +171,14 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
         for each in _STATISTICS
     ),
     ("output_token_throughput", "Output Token Throughput (infer/sec)", "higher", _tokens_per_s),
+    (
+        *("output_token_throughput_per_user", "Output Token Throughput Per User (tokens/sec)", "higher"),
+        lambda m: m.result.streaming and m.result.streaming.user_units_per_s,
+    ),
+    (
+        *("goodput", "Goodput (requests/sec)", "higher"),
+        lambda m: None if m.result.goodput is None else m.result.goodput.per_s.value,
+    ),
     ("energy_per_inference", "Energy (J/infer)", "lower", joules_per_inference),
     ("cpu_utilization", "Server CPU Utilization (%)", "lower", lambda m: m.cpu_percent),
     ("cpu_used_ram", "RAM Usage (MB)", "lower", lambda m: ram_mb(m.memory)),

@@ -1,28 +1,34 @@
 """One trial: write the variant, serve it, apply the load and monitor it; an error becomes a TrialFailure.
 
 A different execution provider, graph optimization level or precision may change a model's results; such a
-variant is measured only once its outputs for seeded requests are within the tolerance of the default's.
+variant is measured only once its outputs for seeded requests are within the tolerance of the default's. Of a
+language model, the number of greedy answers that are the default's is recorded.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
+
+import msgspec
 
 from tpx.analyzer.machine import HostWatch, MachineType, open_probes, this_machine
 from tpx.analyzer.probes import ResourceProbe, Watch
 from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.measurement import Configuration, Outcome, ServerOnly, Trial, TrialFailure, Variant
-from tpx.analyzer.runners.outputs import Outputs, difference
+from tpx.analyzer.runners.outputs import Outputs, describe_answers, difference
 from tpx.analyzer.runners.servers import Runner
+from tpx.analyzer.search.engines import UNCERTAIN
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
 
 
 def may_answer_otherwise(variant: Variant) -> bool:
     """Return True if the variant changes settings that may affect the model's results."""
-    return "optimization" in variant.delta or any(map(may_answer_otherwise, variant.members))
+    parameters: Mapping[str, object] = variant.delta.get("parameters") or {}
+    own = "optimization" in variant.delta or "default_model_filename" in variant.delta
+    return own or not UNCERTAIN.isdisjoint(parameters) or any(map(may_answer_otherwise, variant.members))
 
 
 ROUND_WINDOWS = 3
@@ -175,7 +181,7 @@ class TrialRunner:
             )
 
     async def _compare_outputs(self, configuration: Configuration) -> None:
-        """Raise MeasurementError if the variant's outputs differ from the default's."""
+        """Raise MeasurementError if the variant's outputs differ from the default's; tell it of answers."""
         variant = configuration.variant
         if not may_answer_otherwise(variant):
             return
@@ -186,7 +192,10 @@ class TrialRunner:
                 self._reference[model] = await self._runner.outputs(model)
                 await self._serve(configuration, self._round)
             outputs = await self._runner.outputs(model)
-            fault = fault or difference(self._reference[model], outputs, self._tolerance)
+            told = describe_answers(self._reference[model], outputs)
+            if told and self.prepared is not None:
+                self.prepared = msgspec.structs.replace(self.prepared, answers=told)
+            fault = fault or ("" if told else difference(self._reference[model], outputs, self._tolerance))
         self._faults[variant.name] = fault
         if fault:
             raise MeasurementError(f"{fault}: it does not return the same results as the default")

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ class ModelFacts:
     """Backend in the completed configuration, such as `onnxruntime`."""
     steps: tuple[str, ...] = ()
     """Models that an ensemble is composed of, without duplicates."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of the default configuration."""
 
 
 def merge(base: Any, delta: Any) -> Any:
@@ -133,6 +135,7 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
     batcher = default.get("dynamic_batching") or {}
     platform = str(default.get("platform", ""))
     steps = (default.get("ensemble_scheduling") or {}).get("step", ())
+    parameters = default.get("parameters") or {}
     return ModelFacts(
         model=model,
         max_batch_size=int(default.get("max_batch_size", 0)),
@@ -142,6 +145,7 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
         instances=instance_count(groups),
         backend=str(default.get("backend", "")) or platform.partition("_")[0],
         steps=tuple(dict.fromkeys(str(step["model_name"]) for step in steps if "model_name" in step)),
+        parameters={name: str(value.get("string_value", "")) for name, value in parameters.items()},
     )
 
 

@@ -279,6 +279,15 @@ class StreamFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpan:
+    """One request in time, in ns since the first of several was due: due, first response, last response."""
+
+    due_ns: int
+    first_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
     """Requests that met every bound of `--goodput`: their number, share of all, and rate with interval."""
 
@@ -306,6 +315,8 @@ class Streaming:
     cached_units: int = 0
     """Units of the prompts that the service had in its cache."""
     reasoning_units: int = 0
+    spans: tuple[RequestSpan, ...] = ()
+    """The last requests, if the service counts units; none in a journal of tpx analyze."""
 
     @property
     def user_units_per_s(self) -> float | None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.fuzz.transport import MemoryTransport
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import UsageError
-from tpx.perf.clients.openai import EventParser, OpenAiAnswer, has_output
+from tpx.perf.clients.openai import EventConnection, EventParser, OpenAiAnswer, has_output
 from tpx.perf.results import LevelResult, Streaming
 from tpx.perf.statistics.summaries import LatencySummary
+from tpx.protocol.http1.head import HeadCache, parse_response_head
 
 CHAT = "v1/chat/completions"
 
@@ -126,6 +128,22 @@ def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:
     streaming = streaming_of(result)
     assert (result.requests, streaming.responses) == (3, 12)
     assert times_of(result, "ttft").mean_ns < (result.latency.mean_ns if result.latency else 0)
+
+
+def test_a_stream_that_is_too_large_breaks_its_connection() -> None:
+    connection = EventConnection(HeadCache(parse_response_head), memoryview(bytearray(1024)))
+    connection.connection_made(MemoryTransport())
+    connection.limit_response(8)
+    lost: list[str] = []
+    connection.on_lost = lambda error: lost.append(error.message)
+    pieces: list[bytes] = []
+    connection.send(b"GET", lambda _: None)
+    connection.on_piece = pieces.append
+    for read in (b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"5\r\nabcde\r\n"] * 2):
+        connection.data_received(read)
+    assert pieces == [b"abcde"]
+    assert len(lost) == 1
+    assert "exceeds the maximum allowed input size of 8 bytes" in lost[0]
 
 
 def test_what_to_send_to_an_unknown_path_has_to_be_said() -> None:

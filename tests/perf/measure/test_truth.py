@@ -7,6 +7,7 @@ from statistics import fmean
 import pytest
 
 from tests.perf.measure.known_tokens import FIRST_S, GAP_S, Stream, measured
+from tpx.perf.measure.streams import SPANS
 from tpx.perf.results import StreamFigure
 from tpx.perf.statistics.summaries import rank
 
@@ -36,6 +37,12 @@ def test_every_figure_is_the_services(streams: int, monkeypatch: pytest.MonkeyPa
         for percentile in (50.0, 90.0, 99.0):
             assert summary.at(percentile) == pytest.approx(values[rank(percentile, len(values))]), name
         assert (summary.min_ns, summary.max_ns) == (min(values), max(values)), name
+    spans = level.streaming.spans
+    assert len(spans) == min(requests, SPANS)
+    begun = min(stream.received_ns for stream in happened)
+    real = [[at - begun for at in (s.received_ns, s.left_ns[0], s.left_ns[-1])] for s in happened]
+    if requests <= SPANS:
+        assert [[s.due_ns, s.first_ns, s.end_ns] for s in spans] == sorted(real)
     lasted_s = (max(s.ended_ns for s in happened) - min(s.received_ns for s in happened)) / 1e9
     assert level.streaming.units_per_s == pytest.approx(sum(s.tokens for s in happened) / lasted_s, rel=0.01)
     # late is who begins late, and slow is a stall that is long for three tokens

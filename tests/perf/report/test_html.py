@@ -17,10 +17,19 @@ from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, estimate
 from tpx.perf.objectives import Compliance
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.model import Report
+from tpx.perf.report.model import Report, level_name
 from tpx.perf.report.page import build
-from tpx.perf.report.plots import curve, spectrum, timeline
-from tpx.perf.results import ErrorCount, GpuFigures, LevelResult, MetricsFigures, OpenLoop, Verdict
+from tpx.perf.report.plots import curve, requests_chart, spectrum, timeline
+from tpx.perf.results import (
+    ErrorCount,
+    GpuFigures,
+    LevelResult,
+    MetricsFigures,
+    OpenLoop,
+    RequestSpan,
+    Streaming,
+    Verdict,
+)
 from tpx.perf.statistics.summaries import summarize
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render
@@ -46,6 +55,7 @@ def measured(value: int, scale_us: float, count: int = 20_000) -> LevelResult:
     )
 
 
+MS = 1_000_000
 LEVELS = tuple(measured(n, 100.0 * n) for n in (1, 2, 4, 8))
 
 
@@ -194,6 +204,28 @@ def test_a_spectrum_rises() -> None:
     assert chart is not None
     heights = [dot.y for dot in chart.lines[0].dots]
     assert heights == sorted(heights)
+
+
+def test_requests_to_a_language_model_are_bars_in_rows_with_their_first_token() -> None:
+    spans = [(0, 200, 900), (100, 400, 500), (600, 700, 800), (950, 990, 1000)]
+    stream = Streaming(
+        responses=9,
+        responses_per_s=9.0,
+        figures=(),
+        spans=tuple(RequestSpan(due_ns=d * MS, first_ns=f * MS, end_ns=e * MS) for d, f, e in spans),
+    )
+    low, high = LEVELS[:2]
+    chart = requests_chart([replace(low, streaming=stream), replace(high, streaming=stream)])
+    assert chart is not None
+    assert chart.title == f"The last 4 requests at {level_name(high.level)}"
+    bars = [[(dot.x, dot.y) for dot in line.dots] for line in chart.background]
+    # the third begins when the second is over, the last when all are
+    assert bars == [[(0, 1), (0.9, 1)], [(0.1, 2), (0.5, 2)], [(0.6, 2), (0.8, 2)], [(0.95, 1), (1, 1)]]
+    (firsts,) = chart.lines
+    assert [(dot.x, dot.y) for dot in firsts.dots] == [(0.2, 1), (0.4, 2), (0.7, 2), (0.99, 1)]
+    assert firsts.dots[1].title == "first token after 300 ms, all after 400 ms"
+    assert "The last 4 requests at" in page(report(replace(high, streaming=stream)))
+    assert requests_chart(LEVELS) is None
 
 
 def test_every_window_is_on_the_timeline_and_those_left_out_are_hollow() -> None:

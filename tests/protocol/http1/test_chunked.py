@@ -144,6 +144,28 @@ def test_chunks_of_the_same_size_are_checked_as_closely_as_the_first() -> None:
     assert bytes(decoder.body()) == b"abc" * 5
 
 
+@pytest.mark.parametrize(
+    ("read", "content"),
+    [
+        (b"3\r\nabc\r\n", b"abc"),
+        (b"00b\r\n0123456\r\n89\r\n", b"0123456\r\n89"),
+        (b"A\r\n0123456789\r\n", b"0123456789"),
+        (b"3\r\nabc\r\n3\r\nabc\r\n", None),
+        (b"3\r\nab", None),
+        (b"3\r\nabcde", None),
+        (b"3;x=1\r\nabc\r\n", None),
+        (b"+3\r\nabc\r\n", None),
+        (b"0_3\r\nabc\r\n", None),
+        (b"\r\n\r\n", None),
+        (b"0\r\n\r\n", None),
+    ],
+)
+def test_a_read_that_is_surely_one_chunk_is_taken_whole(read: bytes, content: bytes | None) -> None:
+    decoder = ChunkedDecoder(1000)
+    assert decoder.take_whole(read) == content
+    assert bytes(decoder.body()) == (content or b"")
+
+
 @pytest.mark.parametrize("second", [b"3\r\nabcde", b"3\r\nabc\n\n", b"3\r\nabc\r\r"])
 def test_a_chunk_of_the_same_size_must_end_as_well(second: bytes) -> None:
     decoder = ChunkedDecoder(1000)

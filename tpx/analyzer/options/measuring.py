@@ -24,7 +24,8 @@ class GoalSpec:
 
     objectives: tuple[WeightedObjective, ...] = option(
         (),
-        "metrics to optimize: a list, or a map with weights (default perf_throughput)",
+        "metrics to optimize: a list, or a map with weights (default perf_throughput; "
+        "output_token_throughput with --model-type LLM)",
         metavar="TAG,TAG|{TAG: WEIGHT}",
         parse=from_yaml_text(read_objectives),
         read=read_objectives,

@@ -123,7 +123,7 @@ def perf_warnings(flags: Flags) -> tuple[str, ...]:
 
 GENAI_TAKEN = (
     "url", "random-seed", "input-tokens-mean", "input-tokens-stddev", "expected-output-tokens",
-    "num-of-output-prompts",
+    "num-of-output-prompts", "goodput",
 )  # fmt: skip
 """Flags that `tpx perf` reads, too."""
 GENAI_INSTEAD: Mapping[str, str] = {

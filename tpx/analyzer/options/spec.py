@@ -18,8 +18,9 @@ from tpx.analyzer.options.measuring import (
 from tpx.analyzer.options.models import ModelsSpec, ModelToProfile
 from tpx.analyzer.options.rules import check_together, idle_warnings, member_warnings
 from tpx.analyzer.options.server import DockerSpec, LaunchSpec
-from tpx.analyzer.results.goals import Goals
+from tpx.analyzer.results.goals import Goals, WeightedObjective
 from tpx.analyzer.results.measurement import Models, group_name
+from tpx.analyzer.search.engines import ENGINES
 from tpx.analyzer.search.ranges import LoadsSpec, StrategySpec
 from tpx.analyzer.search.spec import (
     Extras,
@@ -70,7 +71,11 @@ class ProfileSpec:
 
     @property
     def goals(self) -> Goals:
-        return self.goal.goals_for(self.models.profile_models)
+        """Goals of the run; language models are to generate tokens unless it has an objective."""
+        goals = self.goal.goals_for(self.models.profile_models)
+        if self.measurement.model_type == "LLM" and not self.goal.objectives:
+            return replace(goals, objectives=(WeightedObjective(tag="output_token_throughput"),))
+        return goals
 
     @property
     def space(self) -> SearchSpace:
@@ -282,7 +287,7 @@ def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
         return "manual" if config.strategy.run_config_search_disable else "quick"
     if spec.deltas is not None:
         return "manual"
-    return "budgeted" if spec.space.extras.any else "brute"
+    return "budgeted" if spec.space.extras.any or spec.facts.backend in ENGINES else "brute"
 
 
 def _find_settings(config: ProfileSpec, name: str) -> ModelToProfile:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tpx.analyzer.options.measuring import ProfileOutputSpec, reports_in
 from tpx.analyzer.reports.detail import build_detail, detail_path, detailed_names
-from tpx.analyzer.reports.grids import configurations_grid
+from tpx.analyzer.reports.grids import configurations_grid, users_grid
 from tpx.analyzer.reports.json import report_text
 from tpx.analyzer.reports.page import build
 from tpx.analyzer.reports.recommendation import verdict_card
@@ -99,7 +99,7 @@ def _summarize_model(view: ModelView) -> Iterator[Section]:
         text += f"`{sparkline([m.throughput for m in ordered])}`" + (
             f" \u00b7 p99 `{tails}`" if tails else ""
         )
-        yield from section("", table, Note(text=text))
+        yield from section("", table, Note(text=text), users_grid("users", view))
     failures = dict.fromkeys(f"{f.variant} at {f.load}: {f.reason}" for f in view.verdict.run.failures)
     yield from section("", bullets(list(failures)[:MOST_FAILURES]))
 

@@ -115,7 +115,10 @@ GAIN: Shown = TableField(
 
 
 def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
-    """Yield the columns that distinguish configurations; batching only if some configuration batches."""
+    """Yield the columns that distinguish configurations; batching only if some configuration batches.
+
+    Parameters have one if some configuration changes them.
+    """
     yield TableField(
         column=Column(header="Instances", numeric=True),
         cell=lambda line: Cell(
@@ -129,6 +132,18 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
         yield text(
             "Dynamic batching", lambda line: "on" if line.ranked.run.configuration.dynamic_batching else "off"
         )
+    for name in dict.fromkeys(name for line in lines for name in _changed_parameters(line)):
+        yield text(name, partial(_show_parameter, name))
+
+
+def _show_parameter(name: str, line: TableLine) -> str:
+    return _changed_parameters(line).get(name, "default")
+
+
+def _changed_parameters(line: TableLine) -> dict[str, str]:
+    """Return the parameters that a configuration changes, with their values."""
+    changed = line.ranked.run.variant.delta.get("parameters") or {}
+    return {name: str((value or {}).get("string_value", "")) for name, value in changed.items()}
 
 
 _TIMES: Shown = text(
@@ -187,6 +202,8 @@ def latency_columns(*, few: bool = False) -> Iterator[Shown]:
         ("time_to_first_token_p99", "first token p99"),
         ("inter_token_latency_p99", "between tokens p99"),
         ("output_token_throughput", "tokens/s"),
+        ("output_token_throughput_per_user", "tokens/s of a user"),
+        ("goodput", "goodput/s"),
     ):
         yield measured(tag, header, METRICS[tag].header)
 
@@ -232,6 +249,29 @@ def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> It
             column=Column(header="Told apart", hint=hint),
             cell=lambda line: words("no") if line.ranked.name in alike else words(""),
         )
+
+
+def users_grid(key: str, view: ModelView) -> DataTable | None:
+    """Return the loads that no other beats in tokens for a user and for all users; None without tokens."""
+
+    def speeds(line: TableLine) -> tuple[float, float]:
+        tags = ("output_token_throughput", "output_token_throughput_per_user")
+        total, own = (METRICS[tag].value(line.measurement) for tag in tags)
+        return (total or 0.0, own or 0.0)
+
+    every = (
+        TableLine(view=view, ranked=ranked, measurement=m)
+        for ranked in view.verdict.ranking
+        for m in ranked.ordered
+    )
+    lines: list[TableLine] = []
+    for line in sorted(every, key=speeds, reverse=True):
+        if speeds(line)[1] > (speeds(lines[-1])[1] if lines else 0.0):
+            lines.append(line)
+    figures = ("tokens/s", "tokens/s of a user", "first token p99", "between tokens p99")
+    wanted = {shown.column.header: shown for shown in latency_columns(few=True)}
+    columns = (NAME, *configuration_columns(lines), *load_columns(lines), *(wanted[name] for name in figures))
+    return table(key, "The most tokens for all users first", columns, lines)
 
 
 def configurations_grid(key: str, view: ModelView) -> DataTable | None:

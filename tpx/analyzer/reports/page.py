@@ -21,6 +21,7 @@ from tpx.analyzer.reports.grids import (
     measurements_grid,
     repetitions_grid,
     top_grid,
+    users_grid,
 )
 from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.recommendation import recommend, verdict_card
@@ -53,6 +54,10 @@ _ONCE = " Faint ones were measured once, by the search."
 _PARETO = (
     "On the line, more throughput costs latency. The area of a point is the memory it held, where that is "
     "known."
+)
+_USERS = (
+    "No other configuration and load gives a user, and all users together, more tokens per second: the first "
+    "row serves the most, the last one the fastest."
 )
 _MEASURED_ONCE = (
     " Any point above the line was measured once, by the search, and not again in the final rounds."
@@ -162,6 +167,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
         chart_picture(front),
         lead=_PARETO + (_MEASURED_ONCE if any(r.settled for r in ranking) else ""),
     )
+    sections += section("Tokens for one user and for all", users_grid(f"{key}-users", view), lead=_USERS)
     sections += section(
         "Where the time goes",
         chart_picture(
@@ -258,4 +264,5 @@ def _list_notes(variant: VariantRun, model: ModelRun) -> list[str]:
         how = _PREPARED.get(prepared.how, "the server was started again for it")
         why = f": {prepared.why}" if prepared.why else ""
         notes.append(f"{how}{why} ({prepared.duration_ns / 1e9:.1f} s)")
+    notes += {p.answers: None for p in model.preparations if p.variant == name and p.answers}
     return notes

@@ -165,7 +165,10 @@ _GPU_VALUES: Mapping[str, Callable[[GpuUse], float | None]] = {
     "gpu_power_usage": lambda gpu: gpu.power_w,
 }
 _DECIMAL = re.compile(r"\d+\.\d+")
-_TOKENS = ("inter_token_latency_p99", "time_to_first_token_p99", "output_token_throughput")
+_TOKENS = (
+    *("inter_token_latency_p99", "time_to_first_token_p99", "output_token_throughput"),
+    *("output_token_throughput_per_user", "goodput"),
+)
 _SERVER = "triton-server"
 
 

@@ -89,6 +89,8 @@ class VariantPrepared(msgspec.Struct, frozen=True, kw_only=True, tag_field="reco
     duration_ns: int = 0
     node: str = ""
     """Name of the node, if several measure."""
+    answers: str = ""
+    """How many greedy answers of a language model are the default's, if they may differ."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="measurement"):

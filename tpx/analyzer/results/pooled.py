@@ -11,6 +11,7 @@ from tpx.perf.levels import Level
 from tpx.perf.results import (
     ClientTimes,
     Estimates,
+    Goodput,
     LatencyEstimate,
     LevelResult,
     OpenLoop,
@@ -122,6 +123,7 @@ def _mean_result(results: Sequence[LevelResult]) -> LevelResult:
         server=_fold([r.server for r in results], _sum_servers),
         open_loop=_fold([r.open_loop for r in results], _mean_open_loop),
         streaming=_fold([r.streaming for r in results], _mean_streaming),
+        goodput=_fold([r.goodput for r in results], _mean_goodput),
     )
 
 
@@ -171,6 +173,12 @@ def _mean_streaming(found: Sequence[Streaming]) -> Streaming:
         units_per_s=fmean(each.units_per_s for each in found),
         **{name: sum(getattr(each, name) for each in found) for name in counts},
     )
+
+
+def _mean_goodput(found: Sequence[Goodput]) -> Goodput:
+    per_s = Interval(value=fmean(each.per_s.value for each in found), low=0.0, high=None)
+    requests, share = sum(each.requests for each in found), fmean(each.share for each in found)
+    return replace(found[-1], requests=requests, share=share, per_s=per_s)
 
 
 def _collect_summaries(found: Sequence[Streaming]) -> dict[str, list[LatencySummary]]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement, Variant
 from tpx.analyzer.results.pooled import side_by_side
-from tpx.analyzer.runners.outputs import Outputs, outputs_of
+from tpx.analyzer.runners.outputs import Outputs, answers_of, outputs_of
 from tpx.errors import MeasurementError
 from tpx.perf.inputs.prompts import PromptSpec
 from tpx.perf.levels import Level
@@ -115,6 +115,8 @@ class LoadGenerator:
     async def outputs(self, model: str, address: str) -> Outputs:
         """Return the outputs of a model that is served at host:port. Raises MeasurementError."""
         spec = self._spec_of(model, address, streams=self.protocol == "grpc")
+        if spec.service.service_kind == "openai":
+            return await answers_of(spec)
         return await outputs_of(spec, self.in_process)
 
 
@@ -144,16 +146,17 @@ def level_of(config: SessionSpec, load: LoadPoint) -> Level:
 def to_measurement(
     result: LevelResult, variant: str, load: LoadPoint, *, windowed: bool = False
 ) -> Measurement:
-    """Return the measurement of a level, without its batches and, unless `windowed`, its windows, which would
-    fill the journal.
+    """Return the measurement of a level, without its batches, single requests and, unless `windowed`, its
+    windows, which would fill the journal.
     """
-    estimates, windows = result.estimates, result.windows
+    estimates, windows, streaming = result.estimates, result.windows, result.streaming
     return Measurement(
         variant=variant,
         load=load,
         result=replace(
             result,
             estimates=estimates and replace(estimates, batches=None),
+            streaming=streaming and replace(streaming, spans=()),
             windows=windows[-result.kept_windows :] if windowed else (),
         ),
         duration_ns=windows[-1].end_ns - windows[0].start_ns if windows else 0,

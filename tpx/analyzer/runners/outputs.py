@@ -1,5 +1,6 @@
 """Outputs of a served model for the requests of its load, and their comparison: a variant that returns other
-results than the default is no better, however fast.
+results than the default is no better, however fast. Answers of a language model may differ and still be good:
+how many do is told.
 """
 
 import asyncio
@@ -8,19 +9,26 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import orjson
 
 from tpx.errors import InvalidRequest, MeasurementError, TpxError
 from tpx.perf.capture import parts_of, read_outputs
 from tpx.perf.clients.base import Client, Prepared, Slot
+from tpx.perf.clients.openai import INPUT, sent
 from tpx.perf.inputs.values import bf16_floats
 from tpx.perf.levels import Level
 from tpx.perf.loads.senders import end_sequences
 from tpx.perf.options import SessionSpec
 from tpx.perf.session import Session
-from tpx.protocol.tensors import Array, Tensor
+from tpx.protocol.tensors import Array, Tensor, encode_bytes
 
 COMPARED, ANSWER_S = 3, 30.0
 """Number of requests whose outputs are compared, and the seconds for each."""
+
+ANSWERS, ANSWER_TOKENS = 8, 32
+"""Number of greedy answers of a language model that are compared, and their length."""
+ANSWER = "answer"
+"""Name of the only output of a language model that is measured through OpenAI's API."""
 
 Outputs = Sequence[Mapping[str, Array]]
 """Values by the name of the output, one mapping per response."""
@@ -54,6 +62,54 @@ async def outputs_of(spec: SessionSpec, in_process: str = "") -> Outputs:
             f"the responses of '{spec.target.model}' could not be compared: {why}"
         ) from exc
     return found
+
+
+async def answers_of(spec: SessionSpec) -> Outputs:
+    """Return the greedy answers of a language model to a few of the load's requests.
+
+    Raises MeasurementError if a request fails.
+    """
+    whole = replace(spec, wire=replace(spec.wire, streaming=False))
+    try:
+        async with asyncio.timeout(ANSWERS * ANSWER_S), Session(whole) as session:
+            client, feed = session.connected.client, session.connected.requests.feed
+            (slot,) = await client.open(1)
+            feed.begin(Level("concurrency", 1))
+            source, found = feed.source(0), []
+            for _ in range(ANSWERS):
+                body = orjson.loads(sent(source.next()))
+                asked = body | {"temperature": 0, "max_tokens": ANSWER_TOKENS, "stream": False}
+                tensor = Tensor(INPUT.name, "BYTES", (1,), encode_bytes([orjson.dumps(asked)]))
+                found.append({ANSWER: await _ask_text(client, slot, await client.prepare([tensor]))})
+            return found
+    except (TpxError, TimeoutError) as exc:
+        why = str(exc) or f"they took more than {ANSWERS * ANSWER_S:g} s"
+        raise MeasurementError(f"the answers of '{spec.target.model}' could not be compared: {why}") from exc
+
+
+async def _ask_text(client: Client, slot: Slot, request: Prepared) -> Array:
+    """Return the text of a whole answer to a chat or a completion."""
+    done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answered(response: Any) -> None:
+        if response.status == client.success:
+            done.set_result(bytes(response.body))
+        else:
+            done.set_exception(MeasurementError(client.failure(response).message))
+
+    slot.on_lost = done.set_exception
+    slot.send(request, answered)
+    choice = orjson.loads(await done)["choices"][0]
+    return np.array([choice.get("text") or choice.get("message", {}).get("content") or ""], np.object_)
+
+
+def describe_answers(reference: Outputs, outputs: Outputs) -> str:
+    """Tell how many answers are those of the default; empty for outputs that are no answers."""
+    pairs = list(zip(reference, outputs, strict=True))
+    if not all(ANSWER in each for pair in pairs for each in pair) or not pairs:
+        return ""
+    same = sum(bool((wanted[ANSWER] == found[ANSWER]).all()) for wanted, found in pairs)
+    return f"{same} of {len(pairs)} greedy answers are the default's"
 
 
 async def _ask(client: Client, slot: Slot, request: Prepared) -> list[dict[str, Array]]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tpx.analyzer.config_sweep import ConfigAxis, ConfigSweep, delta_of
+from tpx.analyzer.search.engines import engine_dimensions
 from tpx.analyzer.search.space import CLIENT_BATCH, Choice, Dimension, SearchGrid, loads_of
 from tpx.analyzer.search.spec import SearchSpace, SearchSpec
 from tpx.analyzer.variants import ModelFacts, automatic_delta, instance_count
@@ -85,7 +86,9 @@ def _list_range_dimensions(facts: ModelFacts, space: SearchSpace) -> list[Dimens
             if extras.search_without_batching:
                 batching.append(Choice(label="off", delta={"dynamic_batching": None}, amount=-1))
             found.append(Dimension(name="batching", choices=tuple(batching), ordered=False))
-    if extras.search_threads:
+    engine = engine_dimensions(facts, extras.processors)
+    found += engine
+    if extras.search_threads and not engine:
         found.append(_build_thread_dimension(facts, extras.processors))
     if extras.execution_providers or extras.precisions:
         found.append(_build_provider_dimension(facts, extras.execution_providers, extras.precisions))

@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from tpx.analyzer.results.measurement import Measurement, Trial, Variant
 from tpx.analyzer.search.axes import open_grid
+from tpx.analyzer.search.engines import parallel_of
 from tpx.analyzer.search.history import Asking, History, Merit
 from tpx.analyzer.search.space import Ladder, Point, SearchGrid
 from tpx.analyzer.search.spec import SearchSpec
@@ -31,7 +32,9 @@ class Explorer:
         self._every = every_listed and self.loads.listed
         self._points: dict[Point, Variant] = {}
         facts = [member.facts for member in spec.members] or [spec.facts]
-        self._default_needs = [2 * each.instances * max(1, each.max_batch_size) for each in facts]
+        self._default_needs = [
+            each.instances * (parallel_of(each) or 2 * max(1, each.max_batch_size)) for each in facts
+        ]
 
     @property
     def default_in_flight(self) -> int:

@@ -71,7 +71,8 @@ class SearchGrid:
         self._refusals: dict[Point, str] = {}
         self.members = tuple(member.facts.model for member in spec.members)
         """Models that are varied instead of the model itself."""
-        self._cores = extras.processors if extras.search_threads else None
+        has_threads = any(dimension.name == "threads" for dimension in dimensions)
+        self._cores = extras.processors if has_threads else None
         self._space, self._loads = spec.space.loads, loads_of(spec)
         self._defaults = spec.defaults
         self._names = {
@@ -146,9 +147,17 @@ class SearchGrid:
         return list(itertools.product(*(loads.batch_sizes for loads in self._loads.values())))
 
     def in_flight(self, point: Point) -> tuple[int, ...]:
-        """Return the requests in flight that fill two batches per instance of each member, or the model."""
+        """Return the requests in flight that fill two batches per instance of each member, or the model.
+
+        An engine of a language model is filled by the sequences that it computes together.
+        """
         return tuple(
-            int(2 * self.amount(point, "instances", model) * self.amount(point, "max_batch_size", model))
+            int(
+                self.amount(point, "instances", model)
+                * self.amount(
+                    point, "n_parallel", model, absent=2 * self.amount(point, "max_batch_size", model)
+                )
+            )
             for model in self.members or ("",)
         )
 

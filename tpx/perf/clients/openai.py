@@ -22,7 +22,7 @@ from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.http import HttpSlots, Send, http_connector
 from tpx.perf.clients.model import TensorDescription
 from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse
-from tpx.protocol.http1.head import HeadCache
+from tpx.protocol.http1.head import HeadCache, HttpError
 from tpx.protocol.json_values import JsonObject, parse_json
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 
@@ -54,6 +54,17 @@ class EventConnection(HttpClientConnection):
         """Bytes of the body already passed to `on_piece`."""
 
     def data_received(self, data: bytes) -> None:
+        # the hot path: a read that is one chunk, as most services send a token
+        if self._chunks is not None and self.on_piece is not None:
+            try:
+                content = self._chunks.take_whole(data)
+            except HttpError as exc:
+                self._reject_message(exc)
+                return
+            if content is not None:
+                self.told += len(content)
+                self.on_piece(content)
+                return
         super().data_received(data)
         if self.on_piece is not None and self.busy:
             piece = self.body_so_far(self.told)
@@ -72,8 +83,8 @@ class EventParser:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the data of the events that a piece completes; the data lines of one event are joined."""
-        whole = piece.startswith(b"data: ") and piece.find(b"\n") == len(piece) - 2
-        if whole and not self._held and piece.endswith(b"\n") and b"\r" not in piece:
+        whole = piece.startswith(b"data: ") and piece.endswith(_END) and piece.find(b"\n") == len(piece) - 2
+        if whole and not self._held and b"\r" not in piece:
             return [piece[6:-2]]  # one event of one line, as most services send a token
         text = self._held + piece
         # a trailing CR may be the first half of a CRLF
@@ -320,10 +331,12 @@ def has_output(event: JsonObject) -> bool:
     Services name the parts of a delta as they like, so no list of names is complete. `text_output` is
     Triton's, from generate_stream.
     """
-    if event.get("text_output"):
-        return True
     choices = event.get("choices")
-    return isinstance(choices, list) and any(map(_brings_output, choices))
+    if isinstance(choices, list):
+        for choice in choices:  # a plain loop: this runs for every token
+            if _brings_output(choice):
+                return True
+    return bool(event.get("text_output"))
 
 
 _REASONING = ("role", "reasoning", "reasoning_content", "reasoning_details")
@@ -345,7 +358,9 @@ def _brings_output(choice: object) -> bool:
         return False
     delta = choice.get("delta")
     if isinstance(delta, dict):
-        for name, value in delta.items():  # a plain loop: this runs for every token
+        if delta.get("content"):
+            return True
+        for name, value in delta.items():
             if value and name != "role":
                 return True
     return bool(choice.get("text"))

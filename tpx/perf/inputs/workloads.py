@@ -7,12 +7,11 @@ those of Mooncake share the blocks that its hashes name.
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import orjson
@@ -23,7 +22,7 @@ from tpx.perf.clients.openai import DELAY, INPUT, SESSION, text_body
 from tpx.perf.inputs.dataset import LINES
 from tpx.perf.inputs.prompts import PromptSpec, TextMaker, bound_output, choose_maker
 from tpx.perf.inputs.steps import DataSet, DataStream, Step
-from tpx.protocol.json_values import JsonObject
+from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.tensors import Tensor, encode_bytes
 
 BLOCK_TOKENS = 512
@@ -121,7 +120,7 @@ def _choose_form(path: Path) -> tuple[str, Iterator[WorkloadRequest]] | None:
     return None
 
 
-def _read_items(path: Path) -> list[Any]:
+def _read_items(path: Path) -> list[JsonValue]:
     """Return the items of a JSON array or of lines of JSON; none if the file is neither.
 
     The reader of perf_analyzer's form then tells what is wrong.
@@ -136,7 +135,7 @@ def _read_items(path: Path) -> list[Any]:
 
 
 def _read_each(
-    path: Path, items: Any, read: Callable[[Any, str], Iterator[WorkloadRequest]]
+    path: Path, items: Iterable[JsonValue], read: Callable[[JsonValue, str], Iterator[WorkloadRequest]]
 ) -> Iterator[WorkloadRequest]:
     for number, item in enumerate(items):
         where = f"{path}: request {number}"
@@ -191,7 +190,7 @@ def _read_request_line(line: JsonObject, where: str) -> Iterator[WorkloadRequest
         yield WorkloadRequest(where=where, body=dict(body), **_read_times(line))
 
 
-def _read_times(line: JsonObject) -> dict[str, Any]:
+def _read_times(line: JsonObject) -> JsonObject:
     """Return when a request is due, in ms, and its place in a conversation, as aiperf's lines have them."""
     timestamp, delay = line.get("timestamp"), line.get("delay")
     return {

@@ -12,7 +12,7 @@ from tpx.perf.levels import LATE_NS
 from tpx.perf.loads.base import Load
 from tpx.perf.measure.estimates import Sample
 from tpx.perf.measure.ledger import MeasuredLevel
-from tpx.perf.measure.streams import goodput_figures, stream_figures
+from tpx.perf.measure.streams import goodput_figures, request_spans, stream_figures
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
 from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, succeeded
 from tpx.perf.results import (
@@ -118,6 +118,7 @@ def streaming_figures(records: Records, kept: range, sample: Sample) -> Streamin
         responses=responses,
         responses_per_s=responses * 1e9 / duration_ns,
         figures=stream_figures(sample, rows, times),
+        spans=request_spans(rows, times) if units else (),
         units=units,
         units_per_s=units * 1e9 / duration_ns,
         prompt_units=int(counted["prompt_units"].sum()),

@@ -13,12 +13,14 @@ import numpy as np
 from tpx.perf.measure.estimates import Estimator, Sample
 from tpx.perf.objectives import Objective
 from tpx.perf.records import SUCCESS, Records, ResponseTimes, Rows, response_times
-from tpx.perf.results import Goodput, StreamFigure
+from tpx.perf.results import Goodput, RequestSpan, StreamFigure
 from tpx.perf.statistics.summaries import EXTRA_PERCENTILES, REPORTED_PERCENTILES, summarize
 from tpx.protocol.tensors import Array
 
 QUARTILES = (25.0, 75.0)
 """Percentiles besides the usual ones; Model Analyzer has objectives for them."""
+SPANS = 80
+"""Number of requests that are shown one by one."""
 ABSENT = -1
 """Value of a request that lacks a figure: of one token, there is no time between tokens."""
 
@@ -61,6 +63,16 @@ def stream_figures(sample: Sample, rows: Rows, times: ResponseTimes) -> tuple[St
     for name, column in (("input_tokens", rows["prompt_units"]), ("output_tokens", rows["units"])):
         samples[name] = _only(sample, column, column > 0)
     return tuple(_summarize(name, found) for name, found in samples.items() if found.requests)
+
+
+def request_spans(rows: Rows, times: ResponseTimes) -> tuple[RequestSpan, ...]:
+    """Return the last of the successful requests of `rows` in time."""
+    first = times.nth_ns(0)
+    last = np.flatnonzero((rows["status"] == SUCCESS) & (first > 0))[-SPANS:]
+    due, ends = rows["intended_ns"][last], rows["end_ns"][last]
+    begun = int(due.min()) if len(last) else 0
+    found = zip((due - begun).tolist(), (first[last] - begun).tolist(), (ends - begun).tolist(), strict=True)
+    return tuple(RequestSpan(due_ns=d, first_ns=f, end_ns=e) for d, f, e in sorted(found))
 
 
 def goodput(sample: Sample, bounds: Sequence[Objective]) -> Sample:

@@ -225,7 +225,7 @@ def _encode_interval(estimate: LatencyEstimate, per: int = 1000) -> tuple[str, J
 
 def _encode_streaming(streaming: Streaming) -> Json:
     """Return all figures; `first_response_us` and `inter_response_us` are what tpx 1.0 calls two of them."""
-    return _encode_fields(streaming, "figures") | {
+    return _encode_fields(streaming, "figures", "spans") | {
         "first_response_us": _encode_optional(_encode_latency, streaming.times("ttft")),
         "inter_response_us": _encode_optional(_encode_latency, streaming.times("icl")),
         "figures": {figure.name: _encode_figure(figure) for figure in streaming.figures},

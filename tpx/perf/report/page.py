@@ -22,7 +22,7 @@ from tpx.perf.report.grids import (
 )
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
-from tpx.perf.report.plots import breakdown, curve, spectrum, speeds, timeline
+from tpx.perf.report.plots import breakdown, curve, requests_chart, spectrum, speeds, timeline
 from tpx.perf.results import (
     LevelResult,
     Verdict,
@@ -47,6 +47,7 @@ _PARTS = (
     "The mean latency of each level in parts that add up to it. The server's parts are its own statistics."
 )
 _SPECTRUM = "Latency over a logarithmic percentile axis. A line ends where too few requests lie beyond it."
+_SPANS = "Each line is a request, from when it was due to its last token; the dot on it is the first."
 _METHOD = (
     "A request counts in the window in which its answer ends. The figures of a level are those of its last "
     "steady windows taken as one; throughput counts inferences of successful requests. Intervals consider "
@@ -186,6 +187,9 @@ def _build_charts(report: Report) -> list[Section]:
     sections += section("Levels", levels_grid(report))
     speed = chart_picture(speeds(levels))
     sections += section("Tokens", speed, tokens_grid(report), token_times_grid(report))
+    spans = requests_chart(levels)
+    if spans is not None:
+        sections += section(spans.title, chart_picture(spans), lead=_SPANS)
     bars = breakdown("breakdown", [(level_name(r.level), r) for r in levels])
     sections += section("Where the time goes", chart_picture(bars), lead=_PARTS)
     sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)

@@ -98,6 +98,38 @@ def speeds(levels: Sequence[LevelResult]) -> Chart | None:
     )
 
 
+def requests_chart(levels: Sequence[LevelResult]) -> Chart | None:
+    """Return the last requests of the highest load to a language model in time, from due to the last token.
+
+    A request lies in the lowest row that is free when it is due. None without tokens.
+    """
+    known = [r for r in levels if r.streaming is not None and len(r.streaming.spans) > 1]
+    if not known:
+        return None
+    result = max(known, key=lambda r: r.level.value)
+    spans = result.streaming.spans if result.streaming else ()
+    free_ns: list[int] = []
+    bars, firsts = [], []
+    for span in spans:
+        row = next((i for i, until_ns in enumerate(free_ns) if until_ns <= span.due_ns), len(free_ns))
+        free_ns[row : row + 1] = [span.end_ns]
+        title = f"first token after {latency(span.first_ns - span.due_ns)}, "
+        title += f"all after {latency(span.end_ns - span.due_ns)}"
+        ends = (Dot(x=ns / 1e9, y=row + 1, title=title) for ns in (span.due_ns, span.end_ns))
+        bars.append(Line(name="", dots=tuple(ends)))
+        firsts.append(Dot(x=span.first_ns / 1e9, y=row + 1, title=title, radius_px=2.5))
+    return Chart(
+        key="requests",
+        title=f"The last {len(spans)} requests at {level_name(result.level)}",
+        description="; ".join(dot.title for dot in firsts),
+        x=Axis(title="Seconds since the first of them was due"),
+        y=Axis(title="Requests at a time"),
+        lines=(Line(name="first token", dots=tuple(firsts), shape="dots"),),
+        background=tuple(bars),
+        size="low",
+    )
+
+
 def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
     """Return latency over percentile, one line per level, on a logarithmic percentile axis."""
     shown = [r for r in levels if r.estimates is not None and r.latency is not None][:STYLES]

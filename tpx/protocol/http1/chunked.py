@@ -7,6 +7,8 @@ from tpx.protocol.http1.head import MAX_HEADERS, HttpError
 MAX_CHUNKS = 65536
 MAX_SIZE_LINE_BYTES = 16 + 2 + 256
 MAX_TRAILER_BYTES = 16 << 10
+MAX_PLAIN_DIGITS = 8
+"""Digits of the size of a chunk that is taken whole."""
 
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
@@ -25,9 +27,6 @@ class ChunkedDecoder:
         self._remaining = -1  # bytes left of the current chunk, including CRLF; -1: at a size line
         self._in_trailers = False
         self._trailer_bytes = 0
-        self._last_line = b""
-        """The last size line, with its end, whose checks a chunk of the same size need not repeat."""
-        self._last_size = 0
 
     def feed(self, data: bytes) -> bytes | None:
         """Decode the next bytes of the stream. Returns the bytes after the body once it is complete,
@@ -36,7 +35,7 @@ class ChunkedDecoder:
         Raises HttpError: 400 for invalid framing or too many chunks, 413 over the limit, 431 for large
         trailers.
         """
-        if self._last_line and data.startswith(self._last_line) and self._take_whole_chunk(data):
+        if self.take_whole(data) is not None:
             return None
         data = self._buffer + data
         at = 0
@@ -61,21 +60,23 @@ class ChunkedDecoder:
                     raise HttpError(400, "malformed trailer")
             else:
                 self._start_chunk(line)
-                self._last_line = data[at - len(line) - 2 : at]
 
-    def _take_whole_chunk(self, data: bytes) -> bool:
-        """Take a read that is one chunk of the same size as the last one; return False if it is not.
+    def take_whole(self, data: bytes) -> bytes | None:
+        """Take a read that is exactly one chunk and return its content; None if it is not, or not surely.
 
         The tokens of a stream come so, a chunk each: this costs a third of the general way.
         """
-        begin, size = len(self._last_line), self._last_size
-        if self._remaining >= 0 or self._in_trailers or self._buffer:
-            return False
-        if len(data) != begin + size + 2 or data[-2:] != b"\r\n":
-            return False
+        end = data.find(b"\r\n", 1, MAX_PLAIN_DIGITS + 2)
+        if end < 0 or self._remaining >= 0 or self._in_trailers or self._buffer:
+            return None
+        digits = data[:end]
+        size = int(digits, 16) if _HEX.issuperset(digits) else 0
+        if not size or len(data) != end + size + 4 or not data.endswith(b"\r\n"):
+            return None
         self._count_chunk(size)
-        self._body += data[begin:-2]
-        return True
+        content = data[end + 2 : -2]
+        self._body += content
+        return content
 
     @property
     def received(self) -> int:
@@ -105,7 +106,6 @@ class ChunkedDecoder:
             raise HttpError(400, "malformed chunk size")
         size = int(digits, 16)
         self._buffer = b""
-        self._last_size = size
         if size == 0:
             self._in_trailers = True
             return

@@ -13,7 +13,7 @@ import orjson
 
 from tpx.errors import InvalidRequest, TpxError, UsageError
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.serving.frontends.http_verbs import Fail, HttpRefusal, Route, answer_error
 
 _SIZE = re.compile(rb";\s*json-header-size=([0-9]{1,10})\s*")

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from tpx.errors import InvalidRequest
-from tpx.protocol.http1.server import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.hosted import HostedPaths

@@ -15,6 +15,7 @@ from tpx.serving.backends.language.model import (
 )
 
 _POOLINGS = {name: name for name in ("mean", "cls", "last")}
+_CACHE_TYPES = {name: name for name in ("f16", "q8_0", "q4_0")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class EngineSettings:
     pooling: str
     chat_template: str
     cache_ram_mib: int
+    kv_cache_type: str
 
     @classmethod
     def of(cls, config: ModelConfig, path: Path) -> "EngineSettings":
@@ -51,6 +53,7 @@ class EngineSettings:
             pooling=given.one_of("pooling", _POOLINGS) or "",
             chat_template=given.words.get("chat_template", ""),
             cache_ram_mib=given.whole("cache_ram_mib", default=0),
+            kv_cache_type=given.one_of("kv_cache_type", _CACHE_TYPES) or "f16",
         )
 
 

@@ -49,6 +49,8 @@ def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, bool]:
     params.n_gpu_layers = settings["n_gpu_layers"]
     params.cache_ram_mib = settings["cache_ram_mib"]
     params.fit_params = False
+    kind = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{settings['kv_cache_type'].upper()}")
+    params.cache_type_k = params.cache_type_v = kind
     params.embedding = settings["embeddings"]
     if settings["pooling"]:
         params.pooling_type = getattr(

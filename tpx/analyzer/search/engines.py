@@ -1,0 +1,47 @@
+"""Axes of engines of language models: the parameters that decide their speed, and the values worth trying."""
+
+import itertools
+from collections.abc import Mapping
+
+from tpx.analyzer.search.space import Choice, Dimension
+from tpx.analyzer.variants import ModelFacts
+
+PARALLEL = "n_parallel"
+"""Parameter for the sequences that an engine computes together: so many requests keep it busy."""
+DEFAULT_PARALLEL = 4
+ENGINES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    backend: {PARALLEL: (1, 2, 4, 8, 16, 32, 64), "n_batch": (512, 2048), "threads": ()}
+    for backend in ("llamacpp", "openvino_genai")
+}
+"""Parameters of each backend and their values; threads double up to the number of cores."""
+UNCERTAIN = frozenset({"kv_cache_type", "device", "n_gpu_layers"})
+"""Parameters that may change what a model answers."""
+
+
+def engine_dimensions(facts: ModelFacts, cores: int) -> list[Dimension]:
+    """Return the dimensions of a model whose backend is an engine of language models; none for others."""
+    doublings = tuple(itertools.takewhile(lambda n: n < cores, (2**i for i in itertools.count())))
+    return [
+        Dimension(
+            name=name,
+            choices=tuple(_choose(name, value, facts) for value in values or (*doublings, cores)),
+        )
+        for name, values in ENGINES.get(facts.backend, {}).items()
+    ]
+
+
+def parallel_of(facts: ModelFacts) -> int:
+    """Return the sequences that the default's engine computes together; 0 for other backends."""
+    if facts.backend not in ENGINES:
+        return 0
+    return int(facts.parameters.get(PARALLEL) or DEFAULT_PARALLEL)
+
+
+def _choose(name: str, value: int, facts: ModelFacts) -> Choice:
+    """Return a choice of a parameter; a context that is given stays as long for each sequence."""
+    texts = {name: str(value)}
+    context = facts.parameters.get("n_ctx")
+    if name == PARALLEL and context:
+        texts["n_ctx"] = str(int(context) * value // parallel_of(facts))
+    delta = {"parameters": {key: {"string_value": text} for key, text in texts.items()}}
+    return Choice(label=str(value), delta=delta, amount=value)
