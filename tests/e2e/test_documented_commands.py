@@ -66,7 +66,7 @@ CERTIFICATE = (
 RUN = (
     "run analyze profile --model-repository models --profile-models mnist --concurrency 1 -e results "
     "--run-config-search-max-instance-count 2 --run-config-search-max-model-batch-size 1 "
-    "--measurement-interval 40 --final-rounds 0"
+    "--measurement-interval 20 --final-rounds 0"
 )
 ONE_FILE = "cp $MODELS/mnist/1/model.onnx my_model.onnx"
 FILES = """mkdir directory; python -c '
@@ -147,14 +147,27 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repository
 
 
+def named(text: str, models: Path) -> set[Path]:
+    """The models that a page names, and those that their configurations name."""
+    found = {model for model in models.iterdir() if re.search(rf"\b{model.name}\b", text)}
+    texts = [config.read_text("utf-8") for model in found if (config := model / "config.pbtxt").exists()]
+    beneath = {model for model in models.iterdir() if any(f'"{model.name}"' in each for each in texts)}
+    return found | beneath
+
+
 @pytest.mark.parametrize("page", RUN_HERE, ids=name_of)
 def test_every_command_of_a_page_works(page: Path, models: Path, tmp_path: Path) -> None:
-    (tmp_path / "page.sh").write_text("".join(script(page)), encoding="utf-8")
+    text = "".join(script(page))
+    (tmp_path / "page.sh").write_text(text, encoding="utf-8")
+    served = tmp_path / "served"
+    served.mkdir()
+    for model in named(text, models):
+        (served / model.name).symlink_to(model)
     reader = {"READER": str(Path(__file__).with_name("reader.sh")), **shell_command()}
     done = subprocess.run(
         ["unshare", "--map-root-user", "--net", "bash", "page.sh"],
         cwd=tmp_path,
-        env=environment({**reader, "MODELS": str(models), "ROOT": str(ROOT)}),
+        env=environment({**reader, "MODELS": str(served), "ROOT": str(ROOT)}),
         capture_output=True,
         text=True,
         timeout=390,

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import psutil
+
 from tpx.options import from_argv
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
@@ -21,3 +23,10 @@ def level(*words: str) -> LevelResult:
     """The one level of a run."""
     (result,) = ran(*words).levels
     return result
+
+
+def workers(of: psutil.Process | None = None) -> list[int]:
+    """The worker processes of a run, oldest first; one process forks them."""
+    servers = [c for c in (of or psutil.Process()).children() if "forkserver" in " ".join(c.cmdline())]
+    forked = [worker for server in servers for worker in server.children()]
+    return [worker.pid for worker in sorted(forked, key=psutil.Process.create_time)]

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import psutil
 import pytest
 
+from tests.perf.clients.running import workers
 from tests.perf.conftest import FakeClient
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tests.waiting import eventually
@@ -45,9 +46,9 @@ def ran(protocol: str, behaviour: Behaviour, *words: str, observer: Observer | N
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_two_workers_measure_what_one_does(protocol: str) -> None:
-    for workers in ("1", "2"):
+    for count in ("1", "2"):
         behaviour = Behaviour(delay_s=lambda _: 0.1)
-        words = ["--concurrency-range", "3", "--request-count", "30", "--workers", workers]
+        words = ["--concurrency-range", "3", "--request-count", "30", "--workers", count]
         (level,) = ran(protocol, behaviour, *words).levels
         assert (behaviour.infers, level.requests, level.failed) == (30, 30, 0)
         assert level.server is not None
@@ -85,13 +86,8 @@ class Murderer(Observer):
     """Ends one of the workers as soon as a level has begun."""
 
     def level_started(self, level: Level) -> None:
-        victim = _workers()[0]
+        victim = workers()[0]
         asyncio.get_running_loop().call_later(0.2, os.kill, victim, signal.SIGKILL)
-
-
-def _workers(of: psutil.Process | None = None) -> list[int]:
-    children = (of or psutil.Process()).children()
-    return [c.pid for c in children if any("spawn_main" in word for word in c.cmdline())]
 
 
 @pytest.mark.slow
@@ -103,7 +99,7 @@ def test_ctrl_c_while_workers_import_their_modules_shows_no_traceback() -> None:
         run = psutil.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
-        eventually(lambda: len(_workers(run)) == 2)
+        eventually(lambda: len(workers(run)) == 2)
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
         _, said = run.communicate(timeout=25)
     assert run.returncode == 130
@@ -126,7 +122,7 @@ def test_a_worker_that_dies_is_an_error_that_says_so_and_no_other_stays() -> Non
             "400",
             observer=Murderer(),
         )
-    assert _workers() == []
+    assert workers() == []
 
 
 class Empty:
@@ -166,7 +162,7 @@ def test_a_server_that_goes_away_is_the_workers_own_error() -> None:
     config = from_argv(SessionSpec, words)
     with asyncio.Runner(loop_factory=event_loop) as runner, pytest.raises(WireError, match="cannot connect"):
         runner.run(run(config, observer=Gone()))
-    assert _workers() == []
+    assert workers() == []
 
 
 class Interrupting(Observer):
@@ -227,4 +223,4 @@ def test_a_run_gets_as_many_workers_as_its_load_needs(
 def test_what_one_process_has_to_send_is_not_divided_silently(words: tuple[str, ...], reason: str) -> None:
     with pytest.raises(UsageError, match=f"--workers 2: {reason}"):
         ran("grpc", Behaviour(), *words, "--workers", "2")
-    assert _workers() == []
+    assert workers() == []

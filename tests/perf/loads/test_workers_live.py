@@ -10,11 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.perf.clients.openai_server import Script, openai_server
-from tests.perf.clients.running import level
+from tests.perf.clients.running import level, workers
 from tests.perf.inputs.test_live import at, batching, data_file, sums
 from tests.perf.servers import Behaviour, http_server
 from tests.serving.frontends.streams import write_streaming_models
@@ -174,12 +173,6 @@ def test_the_tokens_of_a_service_are_counted_in_all_workers() -> None:
     assert result.streaming is not None
     assert (result.streaming.units, result.streaming.responses) == (2 * 200, 200)
     assert len(script.bodies) == 40
-
-
-def workers() -> list[int]:
-    """The processes of the workers, in the order in which they were started."""
-    children = sorted(psutil.Process().children(), key=psutil.Process.create_time)
-    return [c.pid for c in children if any("spawn_main" in word for word in c.cmdline())]
 
 
 class Interrupting(Observer):

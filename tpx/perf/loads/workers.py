@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from time import perf_counter_ns
 from typing import Protocol, TypeVar
 
@@ -81,7 +81,9 @@ class LocalWorker:
     headstart_ns = HEADSTART_NS
 
     def __init__(self, place: Share, open_target: OpenTarget) -> None:
-        context = multiprocessing.get_context("spawn")
+        # one process imports what workers need, and forks them all
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([main.__module__])
         self._name = f"worker {place.number + 1} of {place.of}"
         self._reports: list[WorkerReport] = []
         self._replies: deque[object] = deque()
@@ -89,7 +91,7 @@ class LocalWorker:
         """Time of the last report; 0 if none is due."""
         pipe, worker_pipe = context.Pipe()
         self._pipe: Connection = pipe
-        self._process: SpawnProcess = context.Process(
+        self._process: ForkServerProcess = context.Process(
             target=main, args=(worker_pipe, open_target, place), daemon=True
         )
         # a worker ignores Ctrl-C once it runs; before, it would end with a traceback

@@ -28,8 +28,9 @@ from tpx.serving.repository.loading import Loader
 from tpx.serving.repository.loads import LoadGroup, Loads, absent
 from tpx.serving.repository.memory import ModelMemory, Permits
 from tpx.serving.repository.on_demand import LoadOnDemand
+from tpx.serving.repository.records import VersionState
 from tpx.serving.repository.retirement import Retirement
-from tpx.serving.repository.table import AmbiguousName, ModelRepository, VersionState
+from tpx.serving.repository.table import AmbiguousName, ModelRepository
 
 log = logging.getLogger(__name__)
 
