@@ -1,12 +1,13 @@
 """Configurations of HAProxy and Envoy; HAProxy itself judges its own where it is installed."""
 
 import contextlib
+import http.client
 import json
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,12 @@ def test_replicas_keep_their_slots() -> None:
 def test_only_what_changes_is_commanded() -> None:
     none, first = Slots.empty(2), Slots.empty(2).placed([A])
     assert list(changes(first, first)) == []
-    assert list(changes(none, first))[:4] == [
+    assert list(changes(none, first))[:3] == [
         "set server http/s0 state maint",
         "set server http/s0 addr 10.0.0.1 port 1",
         "set server http/s0 check-addr 10.0.0.1 port 1",
-        "set server http/s0 state ready",
     ]
+    assert "set server sessions/s0 addr 10.0.0.1 port 1" in changes(none, first)
     assert "set server grpc/s0 check-addr 10.0.0.1 port 1" in changes(none, first)
     assert list(changes(first, first.placed([A_DRAINING]))) == [
         "set server http/s0 state drain",
@@ -106,6 +107,93 @@ def balanced(tmp_path: Path) -> Iterator[int]:
             proxy.kill()
             proxy.wait()
             replica.shutdown()
+
+
+class Named(Ready):
+    """A replica that answers with its port."""
+
+    def do_POST(self) -> None:
+        body = str(self.server.server_address[1]).encode()
+        with contextlib.suppress(OSError):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+
+@pytest.fixture
+def sessions(
+    tmp_path: Path,
+) -> Iterator[tuple[int, list[ReplicaRoute], Callable[[Sequence[ReplicaRoute]], None]]]:
+    """HAProxy's port, three replicas, and what sets the replicas that it uses; none at first."""
+    with contextlib.ExitStack() as held:
+        free = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        http, grpc, stats = (sock.getsockname()[1] for sock in free)
+    traffic = Traffic(http_port=http, grpc_port=grpc, stats_port=stats, check_secs=2, session_bytes=64)
+    current = Slots.empty(4)
+    path = tmp_path / "socket"
+    (tmp_path / "haproxy.cfg").write_text(haproxy_config(traffic, current, str(path)), encoding="utf-8")
+
+    def use(routes: Sequence[ReplicaRoute]) -> None:
+        nonlocal current
+        before, current = current, current.placed(routes)
+        for command in changes(before, current):
+            with socket.socket(socket.AF_UNIX) as control:
+                control.connect(str(path))
+                control.sendall(f"{command}\n".encode())
+                answer = control.recv(4096).decode().strip()
+            assert not answer or "changed" in answer, (command, answer)
+
+    with contextlib.ExitStack() as running:
+        routes = []
+        for name in "abc":
+            replica = running.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Named))
+            threading.Thread(target=replica.serve_forever, daemon=True).start()
+            running.callback(replica.shutdown)
+            port = replica.server_address[1]
+            routes.append(ReplicaRoute(replica=name, host="127.0.0.1", http_port=port, grpc_port=port))
+        words = ["haproxy", "-db", "-f", str(tmp_path / "haproxy.cfg")]
+        proxy = running.enter_context(subprocess.Popen(words, stderr=subprocess.DEVNULL))
+        running.callback(proxy.kill)
+        eventually(path.exists)
+        yield http, routes, use
+
+
+def chat(port: int, body: str, session: str = "") -> str:
+    """The replica that answers a chat, or the status of a refusal."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    with contextlib.closing(connection):
+        headers = {"X-Session-ID": session} if session else {}
+        connection.request("POST", "/v1/chat/completions", body, headers)
+        answer = connection.getresponse()
+        return answer.read().decode() if answer.status == 200 else str(answer.status)
+
+
+@pytest.mark.e2e
+@needs_haproxy
+def test_a_chat_stays_on_one_replica_and_chats_are_spread(
+    sessions: tuple[int, list[ReplicaRoute], Callable[[Sequence[ReplicaRoute]], None]],
+) -> None:
+    port, routes, use = sessions
+    use(routes)
+    eventually(lambda: chat(port, "x") != "503")
+    ports = {str(route.http_port) for route in routes}
+    eventually(lambda: {chat(port, "x", f"user {number}") for number in range(40)} == ports)
+    by_session = {name: chat(port, "first", name) for name in map(str, range(12))}
+
+    def stays(sessions: Mapping[str, str]) -> bool:
+        return all(chat(port, "another turn", name) == where for name, where in sessions.items())
+
+    eventually(lambda: stays(by_session) and stays(by_session))  # a busy replica may hand one on
+    prompt = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a" * 80}]})
+    begun = {number: chat(port, f"{number:08}{prompt}") for number in range(12)}
+    assert len(set(begun.values())) > 1
+    eventually(lambda: all(chat(port, f"{n:08}{prompt}, more") == where for n, where in begun.items()))
+    use([route for route in routes if route.replica != "b"])
+    gone = str(routes[1].http_port)
+    eventually(lambda: gone not in {chat(port, "x", name) for name in by_session})
+    eventually(lambda: stays({name: where for name, where in by_session.items() if where != gone}))
 
 
 def answer_of(port: int, host: str = "localhost", source: str = "127.0.0.1") -> int:

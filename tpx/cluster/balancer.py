@@ -15,6 +15,14 @@ BACKENDS = ("http", "grpc")
 NOWHERE = "0.0.0.0:1"
 _STATS_CONNECTIONS = 100
 """Connections to the statistics page, beside those of clients."""
+_SESSIONS = "sessions"
+"""HAProxy's backend of requests to OpenAI's API; its servers follow the health of those of http."""
+_OPENAI = "/v1/"
+_MOST_LOAD = 200
+"""Percent of the mean load that a replica may have before the next one gets its sessions: consistent
+hashing with bounded loads (Mirrokni, Thorup, Zadimoghaddam 2016). With less, sessions are scattered already
+where each replica has a request or two.
+"""
 STICKY_HEADER = "sequence-id"
 """Header for sticky routing: requests with the same value reach one replica while it is ready."""
 
@@ -64,6 +72,8 @@ def changes(old: Slots, new: Slots) -> Iterator[str]:
                 yield f"set server {server} state maint"
                 yield f"set server {server} addr {now.host} port {port}"
                 yield f"set server {server} check-addr {now.host} port {now.http_port}"
+                if backend == "http":
+                    yield f"set server {_SESSIONS}/s{number} addr {now.host} port {port}"
                 yield f"set server {server} state {_choose_state(now)}"
 
 
@@ -116,6 +126,7 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
             f"    maxconn {traffic.max_connections}",
             *_limit_clients(traffic.max_connections_per_client),
             *(_check_host(address) if backend == "http" else ()),
+            *([f"    use_backend {_SESSIONS} if {{ path_beg {_OPENAI} }}"] if backend == "http" else ()),
             f"    default_backend {backend}",
             f"backend {backend}",
             "    stick-table type string len 128 size 200k expire 10m",
@@ -123,6 +134,7 @@ def haproxy_config(traffic: Traffic, slots: Slots, socket: str) -> str:
             *(_format_server(number, route, backend, proto) for number, route in enumerate(slots.routes)),
         ]
     lines += [
+        *_keep_sessions(traffic, slots),
         "frontend stats",
         f"    bind {_format_address(traffic.stats_address, traffic.stats_port)}",
         f"    maxconn {_STATS_CONNECTIONS}",
@@ -154,6 +166,23 @@ def _check_host(address: str) -> Iterator[str]:
         yield "    http-request deny deny_status 403 if { req.hdr(host) -m found } !own_name"
 
 
+def _keep_sessions(traffic: Traffic, slots: Slots) -> Iterator[str]:
+    """Yield the backend in which requests of a session reach one replica while it is not too busy."""
+    yield f"backend {_SESSIONS}"
+    yield "    balance hash var(txn.session)"
+    yield "    hash-type consistent"
+    yield f"    hash-balance-factor {_MOST_LOAD}"
+    yield f"    http-request set-var(txn.session) req.hdr({traffic.session_header})"
+    if traffic.session_bytes:
+        none = "if !{ var(txn.session) -m found }"
+        yield f"    http-request wait-for-body time 10s at-least {traffic.session_bytes} {none}"
+        yield f"    http-request set-var(txn.session) req.body,bytes(0,{traffic.session_bytes}) {none}"
+    for number, route in enumerate(slots.routes):
+        where = NOWHERE if route is None else f"{route.host}:{route.http_port}"
+        weight = " weight 0" if route is not None and route.draining else ""
+        yield f"    server s{number} {where} track http/s{number}{weight}"
+
+
 def _format_server(number: int, route: ReplicaRoute | None, backend: str, proto: str) -> str:
     check = f" check check-proto h1{proto}"
     if route is None:
@@ -169,7 +198,7 @@ def envoy_config(traffic: Traffic, routes: Sequence[ReplicaRoute]) -> dict[str, 
     return {
         "admin": {"address": _build_address(traffic.stats_address, traffic.stats_port)},
         "static_resources": {
-            "listeners": [_build_listener(*each) for each in _list_ports(traffic)],
+            "listeners": [_build_listener(*each, traffic.session_header) for each in _list_ports(traffic)],
             "clusters": [
                 _build_cluster(name, policy, traffic, ready)
                 for name in BACKENDS
@@ -190,7 +219,7 @@ def _build_address(host: str, port: int) -> dict[str, object]:
     return {"socket_address": {"address": host, "port_value": port}}
 
 
-def _build_listener(name: str, address: str, port: int) -> dict[str, object]:
+def _build_listener(name: str, address: str, port: int, session_header: str) -> dict[str, object]:
     other_hosts = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
     route = {
         "timeout": "0s",
@@ -203,16 +232,17 @@ def _build_listener(name: str, address: str, port: int) -> dict[str, object]:
             "host_selection_retry_max_attempts": 5,
         },
     }
-    sticky = {"name": STICKY_HEADER, "present_match": True}
     routes = [
         {
-            "match": {"prefix": "/", "headers": [sticky]},
+            "match": {"prefix": prefix, "headers": [{"name": header, "present_match": True}]},
             "route": {
                 **route,
                 "cluster": _name_cluster(name, "MAGLEV"),
-                "hash_policy": [{"header": {"header_name": STICKY_HEADER}}],
+                "hash_policy": [{"header": {"header_name": header}}],
             },
-        },
+        }
+        for prefix, header in (("/", STICKY_HEADER), (_OPENAI, session_header))
+    ] + [
         {"match": {"prefix": "/"}, "route": {**route, "cluster": _name_cluster(name, "LEAST_REQUEST")}},
     ]
     manager = {

@@ -136,6 +136,18 @@ class Traffic:
     max_connections_per_client: int = option(
         2000, "connections that HAProxy accepts per port from one address; 0 = no limit", minimum=0
     )
+    session_header: str = option(
+        "x-session-id",
+        "header that keeps requests to OpenAI's API on one replica, whose cache then has their prefix; those "
+        "without it follow the beginning of their body",
+        metavar="NAME",
+    )
+    session_bytes: int = option(
+        512,
+        "bytes of a body that choose the replica, if there is no such header; 0 = the least busy",
+        minimum=0,
+        maximum=8192,
+    )
     check_secs: float = option(
         0.5, "seconds between two health checks; two failures remove a replica from the traffic", minimum=0.05
     )
