@@ -232,7 +232,7 @@ def _make_text(maker: TextMaker | None, request: WorkloadRequest, seed: int, ind
     """Return a prompt of a request's length; its blocks are the same texts in every prompt."""
     if maker is None:
         return ""
-    left, pieces = request.input_tokens, []
+    left, pieces = request.input_tokens, list[str]()
     for block in request.blocks:
         tokens = min(left, BLOCK_TOKENS)
         if tokens > 0:
