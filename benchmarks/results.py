@@ -39,7 +39,7 @@ FIGURES = {
     "first_token_ms": Figure("first token ms", 1),
     "client_cpu_us": Figure("client CPU us/inf", 1),
     "client_token_us": Figure("client CPU us/token", 1),
-    "start_cpu_s": Figure("CPU s of a run of 8 requests", 2),
+    "start_cpu_s": Figure("CPU s of a short run", 2),
     "first_ms": Figure("first token ms, p50", 2),
     "between_ms": Figure("between tokens ms, p50", 2),
     "p50_range": Figure("p50 range %", 1),

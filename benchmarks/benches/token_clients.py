@@ -1,6 +1,5 @@
 """The cost of `tpx perf` and aiperf where the service costs nothing: the same tokens at the same times.
 
-
 A short run is mostly the start and the report; the rest of a long one is what its tokens cost.
 """
 
@@ -21,20 +20,11 @@ from tpx.errors import MeasurementError
 
 NAME = "token_clients"
 TITLE = "tpx perf and aiperf against the same service that costs nothing"
-SHOWN = (
-    "client_token_us",
-    "start_cpu_s",
-    "run_cpu_s",
-    "wall_s",
-    "rss_mb",
-    "first_ms",
-    "between_ms",
-    "failed",
-)
+SHOWN = ("client_token_us", "start_cpu_s", "run_cpu_s", "first_ms", "between_ms", "failed")
 STREAMS = (1, 8, 64)
 TOKENS, GAP_MS = 200, 5.0
 SHORT = 8
-"""Requests of the short run."""
+"""Requests of the short run, or one for each stream."""
 TIMEOUT_S = 300.0
 Command = Callable[[int, int, Path], Sequence[str | Path]]
 """Returns the command line for streams and requests, and writes its report into a folder."""

@@ -67,7 +67,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def now_ns(self) -> int:
         return self._virtual.now_ns
 
-    async def create_connection(  # type: ignore[override] (for the client's own calls)
+    async def create_connection(  # type: ignore[override]  # for the client's own calls
         self, factory: Any, *address: Any, **options: Any
     ) -> Any:
         assert self.serve is not None

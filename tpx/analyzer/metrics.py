@@ -135,6 +135,11 @@ def _tokens_per_s(measurement: Measurement) -> float | None:
     return None if streaming is None else streaming.units_per_s or streaming.responses_per_s
 
 
+def _user_tokens_per_s(measurement: Measurement) -> float | None:
+    streaming = measurement.result.streaming
+    return None if streaming is None else streaming.user_units_per_s
+
+
 _STATISTICS = ("min", "max", "avg", "p25", "p50", "p75", "p90", "p95", "p99")
 _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement], float | None]], ...] = (
     ("perf_throughput", "Throughput (infer/sec)", "higher", lambda m: m.throughput),
@@ -173,7 +178,7 @@ _TABLE: tuple[tuple[str, str, Literal["higher", "lower"], Callable[[Measurement]
     ("output_token_throughput", "Output Token Throughput (infer/sec)", "higher", _tokens_per_s),
     (
         *("output_token_throughput_per_user", "Output Token Throughput Per User (tokens/sec)", "higher"),
-        lambda m: m.result.streaming and m.result.streaming.user_units_per_s,
+        _user_tokens_per_s,
     ),
     (
         *("goodput", "Goodput (requests/sec)", "higher"),

@@ -19,9 +19,11 @@ from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.measurement import Configuration, Outcome, ServerOnly, Trial, TrialFailure, Variant
 from tpx.analyzer.runners.outputs import Outputs, describe_answers, difference
 from tpx.analyzer.runners.servers import Runner
-from tpx.analyzer.search.engines import UNCERTAIN
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
+
+UNCERTAIN = frozenset({"kv_cache_type", "device", "n_gpu_layers"})
+"""Parameters of language models that may change what they answer."""
 
 
 def may_answer_otherwise(variant: Variant) -> bool:

@@ -14,6 +14,7 @@ from tpx.errors import UsageError
 from tpx.perf.clients.openai import EventConnection, EventParser, OpenAiAnswer, has_output
 from tpx.perf.results import LevelResult, Streaming
 from tpx.perf.statistics.summaries import LatencySummary
+from tpx.protocol.http1.chunked import MAX_CHUNKS
 from tpx.protocol.http1.head import HeadCache, parse_response_head
 
 CHAT = "v1/chat/completions"
@@ -130,6 +131,20 @@ def test_a_stream_that_ends_with_its_connection_is_read_too() -> None:
     assert times_of(result, "ttft").mean_ns < (result.latency.mean_ns if result.latency else 0)
 
 
+def test_a_stream_may_have_more_tokens_than_a_request_may_have_chunks() -> None:
+    connection = EventConnection(HeadCache(parse_response_head), memoryview(bytearray(1024)))
+    connection.connection_made(MemoryTransport())
+    answers: list[OpenAiAnswer] = []
+    answer = OpenAiAnswer(answers.append)
+    connection.send(b"GET", lambda response: answer.finish(response, connection.told))
+    connection.on_piece = answer.take
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    event = b'data: {"choices":[{"text":"a"}]}\n\n'
+    for read in (head, *[b"%x\r\n%b\r\n" % (len(event), event)] * (MAX_CHUNKS + 1), b"0\r\n\r\n"):
+        connection.data_received(read)
+    assert [(each.status, len(each.arrivals)) for each in answers] == [(200, MAX_CHUNKS + 1)]
+
+
 def test_a_stream_that_is_too_large_breaks_its_connection() -> None:
     connection = EventConnection(HeadCache(parse_response_head), memoryview(bytearray(1024)))
     connection.connection_made(MemoryTransport())
@@ -239,7 +254,7 @@ def test_goodput_counts_the_requests_that_meet_every_bound() -> None:
         ("ttft_p50<10s", "met"),
         ("ttft_mean<1ms", "violated"),
         ("itl_max<10s", "met"),
-        ("ttst_p90<1ns", "violated"),
+        ("ttst_max<1ns", "violated"),
         ("goodput>0.001", "met"),
     ],
 )

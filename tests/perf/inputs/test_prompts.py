@@ -17,7 +17,7 @@ from tpx.perf.inputs.prompts import (
     parse_length,
     parse_word_tokens,
 )
-from tpx.perf.results import LevelResult
+from tpx.perf.results import LevelResult, Sessions
 
 SERVICE = ("--service-kind", "openai", "-m", "llm", "--endpoint")
 CHAT = "v1/chat/completions"
@@ -78,6 +78,21 @@ def test_prompts_share_prefixes_in_turns() -> None:
     assert len({tuple(text.split()[18:]) for text in texts}) == 6
 
 
+def test_prompts_are_turns_of_conversations(tmp_path: Path) -> None:
+    script = Script(first_s=0, per_word=1, replies=True)
+    words = ("--session-concurrency", "2", "--turns", "3", "--prompts", "6", "--input-tokens", "30")
+    result = asked(script, *words, "--prefix-tokens", "20", "--word-tokens", "1")
+    assert result.sessions == Sessions(total=2, finished=2, unsent_turns=0)
+    users = [[m["content"] for m in b["messages"] if m["role"] == "user"] for b in script.bodies]
+    first, second = (turns for turns in users if len(turns) == 3)
+    assert [len(text.split()) for text in first] == [50, 30, 30]
+    assert first[0].split()[:20] == second[0].split()[:20]
+    assert len({*first, *second}) == 6
+    assert [message["role"] for message in script.bodies[-1]["messages"]] == ["user", "assistant"] * 2 + [
+        "user"
+    ]
+
+
 def test_the_same_seed_makes_the_same_prompts() -> None:
     def made(seed: str) -> list[str]:
         script = Script(first_s=0, per_word=1)
@@ -120,6 +135,11 @@ def test_a_refused_prompt_ends_the_run_with_the_services_words() -> None:
         (("--input-tokens", "20", "--string-data", "x"), "both make the prompt"),
         (("--input-tokens", "20", "--input-data", __file__), "have lengths of their own"),
         (("--output-tokens", "20"), "give the prompt by --input-tokens or --string-data"),
+        (("--input-tokens", "9", "--turns", "2"), "--turns requires --session-concurrency"),
+        (
+            ("--input-tokens", "9", "--turns", "4", "--prompts", "10", "--session-concurrency", "4"),
+            "--prompts 10 of --turns 4 make 3 conversations",
+        ),
         (("--prompts", "3"), "--prompts requires --input-tokens"),
         (("--ignore-eos", "false"), "--ignore-eos requires --output-tokens"),
         (("--input-tokens", "0"), "at least 1"),

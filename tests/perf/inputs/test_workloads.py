@@ -166,6 +166,12 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: Any, said: str) -> 
         read_workload([path], conversing=False)
 
 
+def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, json.dumps(MOONCAKE[0]) + "\n\n{", "trace.ndjson")
+    with pytest.raises(UsageError, match="line 3: "):
+        read_workload([path], conversing=False)
+
+
 def test_a_trace_is_due_sooner_at_a_higher_speed(tmp_path: Path) -> None:
     script = Script(first_s=0, per_word=1)
     words = "--fixed-schedule --speed 20x --word-tokens 1,12 --input-data"

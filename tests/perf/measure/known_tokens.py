@@ -13,7 +13,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.results import LevelResult
 from tpx.perf.run import run
 
-FIRST_S, GAP_S = 0.2, 0.03
+FIRST_S, GAP_S = 0.2013, 0.0307
 """Times to the first event and between events of a steady stream."""
 ROLE = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
 

@@ -51,3 +51,20 @@ def test_every_figure_is_the_services(streams: int, monkeypatch: pytest.MonkeyPa
     assert level.goodput is not None
     assert level.goodput.requests == good
     assert level.goodput.per_s.value == pytest.approx(good / lasted_s, rel=0.01)
+
+
+@pytest.mark.parametrize("rule", ["pa", "ci"])
+def test_windows_have_the_streams_that_ended_in_them(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    level, happened = measured(monkeypatch, f"--concurrency-range 8 --stability {rule} -p 3000 -r 6 -s 30")
+    kept = level.windows[-level.kept_windows :]
+    begin_ns, end_ns = kept[0].start_ns, kept[-1].end_ns
+    inside = [s for s in happened if begin_ns < s.ended_ns <= end_ns]
+    assert level.requests == len(inside) > 50
+    assert level.streaming is not None
+    found = {each.name: each for each in level.streaming.figures}
+    for name, values in truth(inside).items():
+        if name != "latency":
+            assert found[name].summary.count == len(values), name
+            assert found[name].mean == pytest.approx(fmean(values), rel=1e-6), name
+    seconds = (end_ns - begin_ns) / 1e9
+    assert level.streaming.units_per_s == pytest.approx(sum(s.tokens for s in inside) / seconds, rel=1e-6)

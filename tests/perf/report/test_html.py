@@ -17,7 +17,7 @@ from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, estimate
 from tpx.perf.objectives import Compliance
 from tpx.perf.options import SessionSpec
-from tpx.perf.report.model import Report, level_name
+from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, requests_chart, spectrum, timeline
 from tpx.perf.results import (
@@ -217,11 +217,12 @@ def test_requests_to_a_language_model_are_bars_in_rows_with_their_first_token() 
     low, high = LEVELS[:2]
     chart = requests_chart([replace(low, streaming=stream), replace(high, streaming=stream)])
     assert chart is not None
-    assert chart.title == f"The last 4 requests at {level_name(high.level)}"
-    bars = [[(dot.x, dot.y) for dot in line.dots] for line in chart.background]
+    assert chart.title == "The last 4 requests at concurrency 2"
+    bars, firsts = chart.lines
     # the third begins when the second is over, the last when all are
-    assert bars == [[(0, 1), (0.9, 1)], [(0.1, 2), (0.5, 2)], [(0.6, 2), (0.8, 2)], [(0.95, 1), (1, 1)]]
-    (firsts,) = chart.lines
+    rows = [(0, 1), (0.9, 1), (0.1, 2), (0.5, 2), (0.6, 2), (0.8, 2), (0.95, 1), (1, 1)]
+    assert [(dot.x, dot.y) for dot in bars.dots] == rows
+    assert [dot.apart for dot in bars.dots] == [True, False] * 4
     assert [(dot.x, dot.y) for dot in firsts.dots] == [(0.2, 1), (0.4, 2), (0.7, 2), (0.99, 1)]
     assert firsts.dots[1].title == "first token after 300 ms, all after 400 ms"
     assert "The last 4 requests at" in page(report(replace(high, streaming=stream)))

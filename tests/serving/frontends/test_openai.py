@@ -25,7 +25,7 @@ KEY = "sk-secret"
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("models")
     write_tiny(repository, "tiny", threads=1, n_parallel=4)
-    write_tiny(repository, "narrow", threads=1, n_parallel=1, max_queue_size=1)
+    write_tiny(repository, "narrow", threads=1, n_parallel=1, max_queue_size=1, kv_cache_type="q8_0")
     write_tiny(repository, "vectors", threads=1, embeddings="true", pooling="mean")
     write_texts(repository, "words")
     key = f"inference,metadata:Authorization=Bearer {KEY}"

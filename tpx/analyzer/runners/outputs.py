@@ -14,7 +14,7 @@ import orjson
 from tpx.errors import InvalidRequest, MeasurementError, TpxError
 from tpx.perf.capture import parts_of, read_outputs
 from tpx.perf.clients.base import Client, Prepared, Slot
-from tpx.perf.clients.openai import INPUT, sent
+from tpx.perf.clients.openai import INPUT, OpenAiAnswer, sent
 from tpx.perf.inputs.values import bf16_floats
 from tpx.perf.levels import Level
 from tpx.perf.loads.senders import end_sequences
@@ -91,7 +91,7 @@ async def _ask_text(client: Client, slot: Slot, request: Prepared) -> Array:
     """Return the text of a whole answer to a chat or a completion."""
     done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def answered(response: Any) -> None:
+    def answered(response: OpenAiAnswer) -> None:
         if response.status == client.success:
             done.set_result(bytes(response.body))
         else:

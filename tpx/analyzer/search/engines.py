@@ -14,8 +14,6 @@ ENGINES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     for backend in ("llamacpp", "openvino_genai")
 }
 """Parameters of each backend and their values; threads double up to the number of cores."""
-UNCERTAIN = frozenset({"kv_cache_type", "device", "n_gpu_layers"})
-"""Parameters that may change what a model answers."""
 
 
 def engine_dimensions(facts: ModelFacts, cores: int) -> list[Dimension]:

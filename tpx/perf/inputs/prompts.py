@@ -18,7 +18,7 @@ from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import check_range, given, option
 from tpx.perf.clients.base import Client, Prepared, Slot
 from tpx.perf.clients.endpoint import Endpoint
-from tpx.perf.clients.openai import INPUT, OpenAiAnswer, text_body
+from tpx.perf.clients.openai import INPUT, SESSION, OpenAiAnswer, text_body
 from tpx.perf.inputs.steps import DataSet, DataStream, Step
 from tpx.perf.pace import parse_spread
 from tpx.protocol.json_values import JsonObject
@@ -113,6 +113,9 @@ class PromptSpec:
         100,
         "number of different prompts, which are sent in turns; of a workload's requests the first ones (all)",
     )
+    turns: int = option(
+        1, "prompts of each conversation, which one user sends in turn (--session-concurrency)", metavar="N"
+    )
     prefix_tokens: int = option(
         0, "tokens at the beginning of prompts that several share, added to the others"
     )
@@ -134,13 +137,18 @@ class PromptSpec:
 
     def __post_init__(self) -> None:
         """Raise UsageError for numbers out of range, and for options without prompts to make."""
-        check_range(self, "prompts", "prefixes", above=0)
+        check_range(self, "prompts", "prefixes", "turns", above=0)
         check_range(self, "prefix_tokens", least=0)
-        for name in ("prefix_tokens", "prefixes"):
+        for name in ("prefix_tokens", "prefixes", "turns"):
             if name in given(self) and self.input_tokens is None:
                 raise UsageError(f"--{name.replace('_', '-')} requires --input-tokens")
         if self.tokenizer is not None and self.word_tokens is not None:
             raise UsageError("--tokenizer and --word-tokens both count the tokens")
+
+    @property
+    def conversations(self) -> int:
+        """Number of conversations that the prompts make."""
+        return -(-self.prompts // self.turns)
 
     @property
     def misplaced(self) -> str:
@@ -242,7 +250,10 @@ def make_prompts(spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoi
             body |= bound_output(spec, length)
 
     def make(index: int) -> Step:
-        return Step(where=f"prompt {index}", inputs=(_tensor(orjson.dumps(bodies[index])),))
+        inputs = [_tensor(INPUT.name, orjson.dumps(bodies[index]))]
+        if endpoint.sessions:
+            inputs.append(_tensor(SESSION.name, b"%d" % (index // spec.turns)))
+        return Step(where=f"prompt {index}", inputs=tuple(inputs))
 
     return DataSet(streams=(DataStream(len(bodies), make),), made=True, notices=tuple(notices))
 
@@ -259,9 +270,12 @@ def _make_texts(spec: PromptSpec, length: Length, rng: np.random.Generator) -> t
         maker.make(rng, spec.prefix_tokens, first=True)
         for _ in range(spec.prefixes if spec.prefix_tokens else 0)
     ]
-    texts = [maker.make(rng, tokens, first=not prefixes) for tokens in _draw(rng, length, spec.prompts)]
-    if prefixes:
-        texts = [f"{prefixes[i % len(prefixes)]} {text}" for i, text in enumerate(texts)]
+    texts = [
+        maker.make(rng, tokens, first=not (prefixes or i % spec.turns))
+        for i, tokens in enumerate(_draw(rng, length, spec.prompts))
+    ]
+    for i in range(0, len(texts) if prefixes else 0, spec.turns):  # a conversation begins with it
+        texts[i] = f"{prefixes[i // spec.turns % len(prefixes)]} {texts[i]}"
     return texts, [notice]
 
 
@@ -291,7 +305,8 @@ async def _count_mean(rng: np.random.Generator, words: int, endpoint: Endpoint, 
 async def _count(text: str, endpoint: Endpoint, client: Client) -> int:
     """Return the tokens that the service counts in a prompt; 0 if it does not count."""
     body = text_body(text, endpoint) | {"max_tokens": 1}
-    request = await client.prepare([_tensor(orjson.dumps(body))])
+    tensors = [_tensor(INPUT.name, orjson.dumps(body))]
+    request = await client.prepare(tensors)
     (slot,) = await client.open(1)
     answer = await _ask(slot, request)
     if answer.status != client.success:
@@ -309,5 +324,5 @@ async def _ask(slot: Slot, request: Prepared) -> OpenAiAnswer:
         raise WireError(f"--input-tokens: no answer to a prompt within {PROBE_S:g} s") from exc
 
 
-def _tensor(payload: bytes) -> Tensor:
-    return Tensor(INPUT.name, "BYTES", (1,), encode_bytes([payload]))
+def _tensor(name: str, element: bytes) -> Tensor:
+    return Tensor(name, "BYTES", (1,), encode_bytes([element]))

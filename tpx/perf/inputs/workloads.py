@@ -1,5 +1,5 @@
-"""Workloads of language models in files: ShareGPT's conversations, traces of Mooncake and
-BurstGPT, and lines with bodies or texts of requests, as OpenAI's batches and aiperf have them.
+"""Workloads of language models in files: ShareGPT's conversations, traces of Mooncake and BurstGPT, and lines
+with bodies or texts of requests, as OpenAI's batches and aiperf have them.
 
 The content of a file says which it is. Traces have lengths instead of texts: prompts are made of words, and
 those of Mooncake share the blocks that its hashes name.
@@ -8,8 +8,9 @@ those of Mooncake share the blocks that its hashes name.
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -108,9 +109,11 @@ def _choose_form(path: Path) -> tuple[str, Iterator[WorkloadRequest]] | None:
             return None
         return "BurstGPT", _read_each(path, rows, _read_burst_row)
     items = _read_items(path)
-    if not items or not isinstance(items[0], dict) or INPUT.name in items[0]:
+    first = next(items, None)
+    if not isinstance(first, dict) or INPUT.name in first:
         return None
-    names = set(items[0])
+    items = chain([first], items)
+    names = set(first)
     if "conversations" in names:
         return SHARE_GPT, _read_each(path, items, _read_conversation)
     if "input_length" in names:
@@ -120,18 +123,22 @@ def _choose_form(path: Path) -> tuple[str, Iterator[WorkloadRequest]] | None:
     return None
 
 
-def _read_items(path: Path) -> list[JsonValue]:
-    """Return the items of a JSON array or of lines of JSON; none if the file is neither.
+def _read_items(path: Path) -> Iterator[JsonValue]:
+    """Yield the items of a JSON array, or of lines of JSON; none if the file is neither.
 
-    The reader of perf_analyzer's form then tells what is wrong.
+    Raises UsageError naming a line that is not JSON.
     """
-    try:
-        text = path.read_bytes()
-        if path.suffix in LINES:
-            return [orjson.loads(line) for line in text.splitlines() if line.strip()]
-        return orjson.loads(text) if text.lstrip().startswith(b"[") else []
-    except (OSError, orjson.JSONDecodeError):
-        return []
+    text = path.read_bytes()
+    if path.suffix in LINES:
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                if line.strip():
+                    yield orjson.loads(line)
+            except orjson.JSONDecodeError as exc:
+                raise UsageError(f"{path}: line {number}: {exc}") from exc
+    elif text.lstrip().startswith(b"["):
+        with suppress(orjson.JSONDecodeError):  # the reader of perf_analyzer's form tells what is wrong
+            yield from orjson.loads(text)
 
 
 def _read_each(
@@ -232,7 +239,7 @@ def _make_text(maker: TextMaker | None, request: WorkloadRequest, seed: int, ind
     """Return a prompt of a request's length; its blocks are the same texts in every prompt."""
     if maker is None:
         return ""
-    left, pieces = request.input_tokens, []
+    left, pieces = request.input_tokens, list[str]()
     for block in request.blocks:
         tokens = min(left, BLOCK_TOKENS)
         if tokens > 0:

@@ -32,6 +32,7 @@ _ALIASES: Mapping[str, Sequence[str]] = {
     "gamma-shape": ("arrival-smoothness", "vllm-burstiness", "burstiness"),
     "ramp-seconds": ("concurrency-ramp-duration",),
     "speed": ("synthesis-speedup-ratio",),
+    "turns": ("conversation-turn-mean", "session-turns-mean"),
 }
 _RENAMED = {alias: ours for ours, aliases in _ALIASES.items() for alias in aliases}
 _DEVIATIONS = {
@@ -54,6 +55,9 @@ INSTEAD: Mapping[str, str] = {
     "benchmark-duration": "a level lasts until it is stable, at most --max-trials windows",
     "extra-inputs": "give whole bodies with --input-data",
     "public-dataset": "nothing is downloaded: give its file with --input-data",
+    "conversation-num": "use --prompts, the turns of all conversations, and --session-concurrency",
+    "conversation-turn-delay-mean": "use --think-time SECONDS",
+    "session-turn-delay-mean": "use --think-time SECONDS",
     "user-centric-rate": "use --concurrency-range USERS --think-time SECONDS",
     "api-key": "give it as a header: -H 'Authorization: Bearer KEY'",
     "search-recipe": "use --slo with the objectives",

@@ -67,7 +67,7 @@ class SessionSpec:
     @property
     def needs_files(self) -> str:
         """The option that takes its whole load from the data's files; empty if none does."""
-        if self.load.session_concurrency is not None:
+        if self.load.session_concurrency is not None and self.prompts.input_tokens is None:
             return "--session-concurrency"
         return "--fixed-schedule" if self.load.fixed_schedule else ""
 
@@ -199,6 +199,16 @@ def _iter_load_rules(spec: SessionSpec) -> Rules:
     yield (
         prompts.wanted and inputs.files,
         f"{flag}: bodies in --input-data have lengths of their own",
+    )
+    sessions = spec.load.session_concurrency
+    yield (
+        "turns" in given(prompts) and sessions is None,
+        "--turns requires --session-concurrency, the number of users",
+    )
+    yield (
+        prompts.input_tokens is not None and prompts.conversations < (sessions or 0),
+        f"--session-concurrency {sessions}: --prompts {prompts.prompts} of --turns {prompts.turns} make "
+        f"{prompts.conversations} conversations",
     )
     yield (
         prompts.input_tokens is not None and inputs.string_data is not None,

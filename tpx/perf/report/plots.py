@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tpx.perf.objectives import Objective
-from tpx.perf.report.model import level_name
+from tpx.perf.report.model import level_name, load_name
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.statistics.summaries import quantiles
 from tpx.report.chart import STYLES, Axis, Bar, BarPart, Chart, Dot, Line, Mark, Scale, linear_scale
@@ -115,17 +115,19 @@ def requests_chart(levels: Sequence[LevelResult]) -> Chart | None:
         free_ns[row : row + 1] = [span.end_ns]
         title = f"first token after {latency(span.first_ns - span.due_ns)}, "
         title += f"all after {latency(span.end_ns - span.due_ns)}"
-        ends = (Dot(x=ns / 1e9, y=row + 1, title=title) for ns in (span.due_ns, span.end_ns))
-        bars.append(Line(name="", dots=tuple(ends)))
+        bars.append(Dot(x=span.due_ns / 1e9, y=row + 1, title=title, apart=True))
+        bars.append(Dot(x=span.end_ns / 1e9, y=row + 1, title=title))
         firsts.append(Dot(x=span.first_ns / 1e9, y=row + 1, title=title, radius_px=2.5))
     return Chart(
         key="requests",
-        title=f"The last {len(spans)} requests at {level_name(result.level)}",
+        title=f"The last {len(spans)} requests at {load_name(result.level)}",
         description="; ".join(dot.title for dot in firsts),
         x=Axis(title="Seconds since the first of them was due"),
         y=Axis(title="Requests at a time"),
-        lines=(Line(name="first token", dots=tuple(firsts), shape="dots"),),
-        background=tuple(bars),
+        lines=(
+            Line(name="request", dots=tuple(bars), marked=False),
+            Line(name="first token", dots=tuple(firsts), shape="dots"),
+        ),
         size="low",
     )
 

@@ -17,8 +17,9 @@ _HEX = frozenset(b"0123456789abcdefABCDEF")
 class ChunkedDecoder:
     """Decoder of the body of one message, fed with pieces of the stream."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, most_chunks: int = MAX_CHUNKS) -> None:
         self._limit = limit
+        self._most_chunks = most_chunks
         self._buffer = b""
         self._body = bytearray()
         self.size = 0
@@ -115,10 +116,10 @@ class ChunkedDecoder:
     def _count_chunk(self, size: int) -> None:
         self._chunks += 1
         self.size += size
-        if self._chunks > MAX_CHUNKS:
+        if self._chunks > self._most_chunks:
             raise HttpError(
                 400,
-                f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
+                f"Chunked request body exceeds maximum of {self._most_chunks} non-empty chunks. "
                 "Send fewer or larger HTTP chunks.",
             )
         if self.size > self._limit:

@@ -11,7 +11,7 @@ import re
 from abc import abstractmethod
 from typing import cast
 
-from tpx.protocol.http1.chunked import ChunkedDecoder
+from tpx.protocol.http1.chunked import MAX_CHUNKS, ChunkedDecoder
 from tpx.protocol.http1.head import MAX_HEAD_BYTES, HeadCache, HttpError, HttpHead, check_partial_head
 from tpx.protocol.read_buffer import LARGE_BYTES, BufferedReader
 from tpx.protocol.tensors import aligned
@@ -195,7 +195,9 @@ class HttpConnection(BufferedReader):
         self._head = head
         self._handle_head(head)
         if head.chunked:
-            self._chunks = ChunkedDecoder(self._max_body_bytes)
+            # a service may stream any number of tokens, a chunk each
+            most = MAX_CHUNKS if self._is_request_reader else self._max_body_bytes
+            self._chunks = ChunkedDecoder(self._max_body_bytes, most)
             return first
         if head.content_length <= len(first):
             # the body is complete: only the head needed an action

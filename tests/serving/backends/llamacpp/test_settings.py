@@ -53,6 +53,7 @@ def test_parameters_become_settings_and_threads_are_always_given() -> None:
         ("", {"n_ctx": "many"}, "'n_ctx' of model 'm' must be a whole number"),
         ("", {"n_ctx": "2", "n_parallel": "4"}, "'n_ctx' of model 'm' must be a whole number from 4"),
         ("", {"pooling": "max"}, "one of mean, cls, last"),
+        ("", {"kv_cache_type": "q3"}, "one of f16, q8_0, q4_0"),
         ("max_batch_size: 4", {}, "max_batch_size of model 'm' must be 0"),
         ('input [{ name: "image" data_type: TYPE_STRING dims: [1] }]', {}, "no tensor 'image'"),
         ('input [{ name: "stream" data_type: TYPE_FP32 dims: [1] }]', {}, "no tensor 'stream' of this type"),
