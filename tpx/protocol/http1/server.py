@@ -260,8 +260,8 @@ class HttpServerConnection(HttpConnection):
         if not (self._awaits_turn or self._held_back or self._transport.is_closing()):
             self._transport.resume_reading()
 
-    def landed(self, count: int) -> None:
-        super().landed(count)
+    def buffer_received(self, count: int) -> None:
+        super().buffer_received(count)
         self._update_stage()
 
     def _update_stage(self) -> None:

@@ -62,12 +62,12 @@ class Stream:
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """Handle a payload of DATA; `peer_ended` is already set if it is the last. May raise Http2Error."""
 
-    def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
+    def next_buffer(self, remaining: int) -> memoryview | None:  # noqa: ARG002
         """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to `receive`."""
         return None
 
-    def landed(self, count: int) -> None:
-        """Handle `count` bytes of DATA read into the buffer that `landing` returned."""
+    def buffer_received(self, count: int) -> None:
+        """Handle `count` bytes of DATA read into the buffer that `next_buffer` returned."""
 
     def sent(self) -> None:
         """Handle the end of our half of the stream: everything was sent."""
