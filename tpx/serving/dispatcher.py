@@ -109,7 +109,7 @@ class InstanceQueue:
         self._dispatcher.released(self, batch)
 
     def returned(self, batch: Batch) -> None:
-        """Requeue a batch at the front, for another instance; the caller then calls `look`."""
+        """Requeue a batch at the front, for another instance; the caller then calls `dispatch`."""
         self._waiting.appendleft(batch)
 
 
