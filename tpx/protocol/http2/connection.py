@@ -318,7 +318,8 @@ class Http2Connection(BufferedReader):
 
     def _handle_odd_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         """Handle padded or empty DATA: padding counts toward flow control, and empty frames are glitches."""
-        self.received(stop - start)
+        self.received(stop - start)  # with its padding (RFC 9113 section 6.1)
+        # they need no window, so that a peer could send them without end: CVE-2019-9518
         if start == stop and not flags & END_STREAM:
             self.control.glitches.charge("empty DATA frames")
         if flags & PADDED:

@@ -163,7 +163,7 @@ class FrameSender:
         stream.trailers = trailers
         stream.ending = ending
         if not outbox:
-            # an empty DATA frame needs no window
+            # an empty DATA frame needs no window (RFC 9113 section 6.9.1)
             if ending:
                 self.transport.write(frame_header(DATA, END_STREAM, stream.id, 0))
                 stream.sent()
@@ -229,6 +229,7 @@ class FrameSender:
         if value > MAX_WINDOW:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
         change, self.initial_window = value - self.initial_window, value
+        # a window may become negative: nothing is sent until updates have made it positive (section 6.9.2)
         for stream in streams:
             stream.send_window += change
             if stream.send_window > MAX_WINDOW:
@@ -240,7 +241,7 @@ class FrameSender:
 
     def widen(self, increment: int) -> None:
         """Apply a WINDOW_UPDATE of the connection. Raises Http2Error."""
-        if not increment:
+        if not increment:  # the same on a stream ends only the stream (RFC 9113 section 6.9)
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         self.window += increment
         if self.window > MAX_WINDOW:
@@ -269,7 +270,7 @@ class FrameSender:
         size = count = 0
         ready = self._ready
         while ready and self.window > 0 and not self.paused:
-            if count == _FRAMES_AT_ONCE:
+            if count == _FRAMES_AT_ONCE:  # thousands of streams with a byte each must not keep the loop
                 self._put_off = True
                 self._later(self._resume_pumping)
                 break
