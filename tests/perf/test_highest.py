@@ -11,13 +11,13 @@ from tests.perf.simulated import closed_loop, constant, exponential, md1_open, m
 from tpx.perf.levels import Level, LevelRange
 from tpx.perf.objectives import Assessment, Compliance, parse_objectives
 from tpx.perf.results import LevelResult, Verdict
-from tpx.perf.run import bearable, highest_course, sweep
+from tpx.perf.run import bearable, plan_highest, sweep
 from tpx.perf.settings import LevelSettings
 
 
 def tried(levels: LevelRange, limit: float) -> list[float]:
     """The values measured on a server that carries up to `limit`."""
-    course = highest_course(levels)
+    course = plan_highest(levels)
     values = [next(course)]
     while True:
         try:

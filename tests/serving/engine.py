@@ -14,7 +14,7 @@ from tpx.errors import TpxError
 from tpx.protocol.tensors import Tensor
 from tpx.serving.backends.contract import InstanceSpec, Needs
 from tpx.serving.instances.completions import Completions
-from tpx.serving.model import Parts, ServedModel
+from tpx.serving.model import ModelParts, ServedModel
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
@@ -93,7 +93,7 @@ async def serving(
     model = ServedModel(
         config,
         1,
-        Parts(
+        ModelParts(
             signature=signature_of(config),
             scheduler=DirectScheduler() if scheduler is None else scheduler,
             opened=fake,

@@ -71,10 +71,10 @@ def test_batches_wait_while_nobody_is_alive_and_are_refused_when_all_have_failed
         instance.alive = False
     [batch] = bench.put(1)
     bench.instances[0].failure = "dead again and again"
-    bench.queue.look()
+    bench.queue.dispatch()
     assert not bench.kept.errors
     bench.instances[1].failure = "this one, too"
-    bench.queue.look()
+    bench.queue.dispatch()
     [(refused, error)] = bench.kept.errors
     assert refused is batch
     assert error is not None
@@ -93,5 +93,5 @@ def test_what_a_dead_process_gives_back_goes_before_what_waits() -> None:
         dead.batches.remove(batch)
         bench.queue.returned(batch)
     other.alive = True
-    bench.queue.look()
+    bench.queue.dispatch()
     assert other.batches == [second, first, third, fourth]

@@ -44,7 +44,7 @@ def tensor(shape: tuple[int, ...] = (1, 2), name: str = "x", datatype: str = "FP
 
 @dataclass
 class FakeServant:
-    """Implements Servant; receives no request."""
+    """Implements RequestTarget; receives no request."""
 
     max_batch_size: int
     name: str = "net"

@@ -87,7 +87,7 @@ class _LiveView:
         self._draw(self._live)
 
     def progress(self, progress: LevelProgress) -> None:
-        self._dashboard.look(progress)
+        self._dashboard.add_progress(progress)
         if self._live is not None:
             self._draw(self._live)
 

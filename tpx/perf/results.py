@@ -93,7 +93,7 @@ class Verdict(Enum):
     """The load generator itself limited the measurement."""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return self.value.replace("_", " ")
 
     @property

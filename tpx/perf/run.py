@@ -26,7 +26,7 @@ LONGER = 4
 """Factor by which a borderline level of a binary search is measured longer."""
 
 Measure = Callable[[Level, LevelSettings], Awaitable[LevelResult]]
-Course = Generator[float, bool, None]
+LevelPlan = Generator[float, bool, None]
 """Yields the next value to measure; is sent True if more load may be tried."""
 
 
@@ -89,7 +89,7 @@ async def sweep(
     results: list[LevelResult] = []
     steps, meets = _ascend_levels(levels), within_limits
     if settings.objectives:
-        steps, meets = highest_course(levels), bearable
+        steps, meets = plan_highest(levels), bearable
     elif levels.binary:
         steps, meets = _bisect_levels(levels), surely_within_limits
     searching = levels.binary or bool(settings.objectives)
@@ -163,7 +163,7 @@ def bearable(result: LevelResult) -> bool:
     return all(a.met for a in result.slo if a not in grows) and not result.falls_behind
 
 
-def _ascend_levels(levels: LevelRange) -> Course:
+def _ascend_levels(levels: LevelRange) -> LevelPlan:
     """Yield a range until a level violates the limits, or all of a list, whose order has no meaning."""
     for value in levels.values():
         meets = yield value
@@ -171,7 +171,7 @@ def _ascend_levels(levels: LevelRange) -> Course:
             return
 
 
-def _bisect_levels(levels: LevelRange) -> Course:
+def _bisect_levels(levels: LevelRange) -> LevelPlan:
     """Search like perf_analyzer: both ends, then bisect while the gap is wider than a step."""
     low, high = levels.start, levels.end or levels.start
     if not (yield low):
@@ -186,7 +186,7 @@ def _bisect_levels(levels: LevelRange) -> Course:
             high = middle
 
 
-def highest_course(levels: LevelRange) -> Course:
+def plan_highest(levels: LevelRange) -> LevelPlan:
     """Search with few levels, assuming that more load never helps.
 
     Steps along the range double while loads are bearable, so that no load far beyond the server's

@@ -113,18 +113,18 @@ class BufferedReader(asyncio.Protocol):
 
     @abstractmethod
     def data_received(self, data: bytes) -> None:
-        """Handle the bytes of a read that did not go into a buffer of `landing`."""
+        """Handle the bytes of a read that did not go into a `next_buffer`."""
 
     @abstractmethod
-    def landing(self) -> memoryview | None:
+    def next_buffer(self) -> memoryview | None:
         """Return the buffer for the next bytes, or None if their destination is unknown."""
 
     @abstractmethod
-    def landed(self, count: int) -> None:
-        """Handle `count` bytes read into the buffer of `landing`."""
+    def buffer_received(self, count: int) -> None:
+        """Handle `count` bytes read into the `next_buffer`."""
 
     def read_into_buffers(self, transport: asyncio.Transport, scratch: memoryview) -> None:
-        """From now on, read into the buffers of `landing`, or through `scratch` when there is none."""
+        """From now on, read into the `next_buffer`, or through `scratch` when there is none."""
         if not self._reads_into_buffers:
             self._reads_into_buffers = True
             transport.set_protocol(_IntoBuffers(self, scratch))
@@ -136,7 +136,7 @@ class _IntoBuffers(asyncio.BufferedProtocol):
     def __init__(self, connection: BufferedReader, scratch: memoryview) -> None:
         self._connection = connection
         self._scratch = scratch
-        self._landing: memoryview | None = None
+        self._buffer: memoryview | None = None
         # bound directly, which saves a call per event
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
         self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
@@ -144,15 +144,15 @@ class _IntoBuffers(asyncio.BufferedProtocol):
         self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        self._landing = landing = self._connection.landing()
-        return self._scratch if landing is None else landing
+        self._buffer = buffer = self._connection.next_buffer()
+        return self._scratch if buffer is None else buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._landing is None:
+        if self._buffer is None:
             # a copy: all connections share the scratch buffer
             self._connection.data_received(bytes(self._scratch[:nbytes]))
         else:
-            self._connection.landed(nbytes)
+            self._connection.buffer_received(nbytes)
 
 
 async def dial(

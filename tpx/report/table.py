@@ -28,7 +28,7 @@ def number(value: float | None, written: Callable[[float], str] = rounded) -> Ce
     return Cell(text=written(value), sort=repr(round(float(value), 6)), numeric=True)
 
 
-def words(text: str, flag: str = "") -> Cell:
+def text_cell(text: str, flag: str = "") -> Cell:
     """Return a text cell, sorted by its text."""
     return Cell(text=text, sort=text, flag=flag)
 
@@ -53,7 +53,7 @@ def text(
 ) -> TableField[R]:
     """Return a text column; `flag` highlights a cell as good, doubtful or bad."""
     return TableField(
-        column=Column(header=header, wraps=wraps), cell=lambda record: words(value(record), flag(record))
+        column=Column(header=header, wraps=wraps), cell=lambda record: text_cell(value(record), flag(record))
     )
 
 

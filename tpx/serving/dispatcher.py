@@ -73,16 +73,16 @@ class InstanceQueue:
         self.answered = answers.answered
         self.responded = answers.responded
         self.streamed = answers.streamed
-        self.again = dispatcher.again
+        self.requeue = dispatcher.requeue
 
     def submit(self, batch: Batch) -> None:
         """Hand a batch to an instance."""
         self.held.add(batch)
         self.held_long += batch.long
         self._waiting.append(batch)
-        self.look()
+        self.dispatch()
 
-    def look(self) -> None:
+    def dispatch(self) -> None:
         """Hand waiting batches to the least loaded instances."""
         while self._waiting:
             best = None
@@ -109,7 +109,7 @@ class InstanceQueue:
         self._dispatcher.released(self, batch)
 
     def returned(self, batch: Batch) -> None:
-        """Requeue a batch at the front, for another instance; the caller then calls `look`."""
+        """Requeue a batch at the front, for another instance; the caller then calls `dispatch`."""
         self._waiting.appendleft(batch)
 
 
@@ -283,7 +283,7 @@ class Dispatcher:
             self._dispatch()
         return True
 
-    def again(self, request: InferRequest) -> None:
+    def requeue(self, request: InferRequest) -> None:
         """Schedule a request once more, as its model requested."""
         try:
             self.add(request)

@@ -12,7 +12,7 @@ from tpx.options import nearest
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class BuiltIn:
     """A class of tpx, imported on first use."""
 
     target: str
@@ -47,7 +47,7 @@ class ExtensionKind:
     """Noun for messages."""
     group: str
     """Group of entry points."""
-    known: Mapping[str, Known]
+    known: Mapping[str, BuiltIn]
     needs: Sequence[str]
     """Attributes that the class must have."""
 

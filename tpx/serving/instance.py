@@ -26,13 +26,13 @@ class CompletionSink(Protocol):
     def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
         """Deliver a response to a request that has `pieces`: the `index`-th, produced since `begun_ns`."""
 
-    def again(self, request: InferRequest) -> None:
+    def requeue(self, request: InferRequest) -> None:
         """Queue a request again because the model rescheduled it; its batch is already released."""
 
     def returned(self, batch: Batch) -> None:
         """Return a batch that the exited process had not started; another instance may compute it."""
 
-    def look(self) -> None:
+    def dispatch(self) -> None:
         """Hand out batches again, because the instance has become alive or has failed for good."""
 
 

@@ -43,7 +43,7 @@ _clock = time.perf_counter_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ModelParts:
     """Components of a model."""
 
     signature: Signature
@@ -61,7 +61,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class ModelInstance:
     """An instance, its spec, and the queue it takes batches from."""
 
     spec: InstanceSpec
@@ -93,14 +93,14 @@ class ServedModel(Served):
         self,
         config: ModelConfig,
         version: int,
-        parts: Parts,
+        parts: ModelParts,
         loop: asyncio.AbstractEventLoop,
         *,
         inline_below_ns: int,
     ) -> None:
         super().__init__(config, ModelId(config.name, parts.namespace), version, parts.signature)
         self._opened = parts.opened
-        self._placed: list[Placed] = []
+        self._instances: list[ModelInstance] = []
         self._stacking = parts.stacking
         self._loop = loop
         self._dispatcher = Dispatcher(
@@ -126,11 +126,11 @@ class ServedModel(Served):
 
     def prepare(
         self, specs: Sequence[InstanceSpec], config: ModelConfig, completions: Completions
-    ) -> list[Placed]:
+    ) -> list[ModelInstance]:
         """Create instances, all or none, that take no batches yet; `config` is the ModelConfig they
         belong to. Raises LoadError. May be called from any thread.
         """
-        prepared: list[Placed] = []
+        prepared: list[ModelInstance] = []
         try:
             for spec in specs:
                 prepared.append(self._create_instance(spec, config, completions))  # noqa: PERF401 (kept for closing)
@@ -141,20 +141,20 @@ class ServedModel(Served):
             raise
         return prepared
 
-    def add_instances(self, prepared: Sequence[Placed]) -> None:
+    def add_instances(self, prepared: Sequence[ModelInstance]) -> None:
         """Let these instances compute. Call on the event loop once there are requests."""
         for one in prepared:
             self._dispatcher.add_instance(one.queue, one.instance)
-        self._placed += prepared
+        self._instances += prepared
 
     def remove_instances(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
         """Remove instances after the batches and sequences they have begun. Return them; the caller
         closes each once it has left.
         """
-        removed = [one for one in self._placed if one.spec in specs]
+        removed = [one for one in self._instances if one.spec in specs]
         for one in removed:
             self._dispatcher.remove_instance(one.instance)
-            self._placed.remove(one)
+            self._instances.remove(one)
         return [one.instance for one in removed]
 
     def give_up_sequences(self) -> None:
@@ -164,7 +164,7 @@ class ServedModel(Served):
     @property
     def specs(self) -> list[InstanceSpec]:
         """Specs of the current instances."""
-        return [one.spec for one in self._placed]
+        return [one.spec for one in self._instances]
 
     def may_regroup(self, config: ModelConfig) -> bool:
         """Return True if the instance groups of `config` can be applied while serving. A backend that
@@ -172,7 +172,9 @@ class ServedModel(Served):
         """
         return not isinstance(self._opened, DividesMachine) or self._opened.divides_as(config)
 
-    def _create_instance(self, spec: InstanceSpec, config: ModelConfig, completions: Completions) -> Placed:
+    def _create_instance(
+        self, spec: InstanceSpec, config: ModelConfig, completions: Completions
+    ) -> ModelInstance:
         executor = self._opened.executor(spec, config)
         queue = self._dispatcher.queue_for(spec.needs)
         bindings = None
@@ -201,7 +203,7 @@ class ServedModel(Served):
                 self.reads_inputs = self._cache is None
                 self.takes_gpu_memory = self.reads_inputs and on_gpu is not None
             instance = ThreadInstance(spec.name, work, queue.threads, completions)
-        return Placed(spec=spec, instance=instance, queue=queue, bindings=bindings)
+        return ModelInstance(spec=spec, instance=instance, queue=queue, bindings=bindings)
 
     @property
     def healthy(self) -> bool:
@@ -256,7 +258,7 @@ class ServedModel(Served):
 
     def fast_path(self, head: RequestHead) -> BoundPath | None:
         """Return the fast path for requests with this head, or None if they must take the regular path."""
-        bindings = self._placed[0].bindings if self._placed else None
+        bindings = self._instances[0].bindings if self._instances else None
         if not self._plain or bindings is None or self.statistics.latencies is not None:
             return None
         if not 0 <= head.total_size <= MAX_BOUND_BYTES:

@@ -20,7 +20,7 @@ _NEVER_NS = 2**63
 CorrelationId = int | str
 
 
-class Servant(Protocol):
+class RequestTarget(Protocol):
     """A model as its requests see it."""
 
     name: str
@@ -210,7 +210,7 @@ class RequestHead:
 
     def __init__(
         self,
-        model: "Servant",
+        model: "RequestTarget",
         request_id: str,
         inputs: tuple[BoundInput, ...],
         outputs: tuple[BoundOutput, ...],

@@ -4,12 +4,12 @@ from tpx.errors import NotReady
 from tpx.protocol.messages import ModelConfig
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.model_id import ModelId
-from tpx.serving.request import RequestHead, Servant
+from tpx.serving.request import RequestHead, RequestTarget
 from tpx.serving.signature import Signature
 from tpx.serving.statistics import ModelStatistics
 
 
-class Served(Servant):
+class Served(RequestTarget):
     """A model as the repository, the data plane, and the frontends see it."""
 
     composed_of: frozenset[ModelId] = frozenset()

@@ -15,7 +15,7 @@ from tpx.serving.request import (
     BoundInput,
     BoundOutput,
     RequestHead,
-    Servant,
+    RequestTarget,
     TensorSpec,
     elements_of,
     with_request_id,
@@ -62,7 +62,7 @@ class Signature:
         """Return a tensor's shape in the metadata, including the batch dimension if there is one."""
         return [-1, *spec.dims] if self.max_batch_size > 0 else list(spec.dims)
 
-    def bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
+    def bind(self, model: RequestTarget, request: DecodedRequest) -> RequestHead:
         """Return the head of a request. Raises InvalidRequest with Triton's wording and the request id."""
         if request.request_id or request.parameters or request.outputs or request.empty_final_response:
             return self._bind(model, request)
@@ -83,7 +83,7 @@ class Signature:
         """Drop cached heads, which reference the model."""
         self._plain_heads.clear()
 
-    def _bind(self, model: Servant, request: DecodedRequest) -> RequestHead:
+    def _bind(self, model: RequestTarget, request: DecodedRequest) -> RequestHead:
         try:
             parameters = _check_parameters(request.parameters)
             by_name = self._index_by_name(request.inputs)

@@ -82,8 +82,8 @@ def test_each_level_has_its_own_looks() -> None:
 
 def test_a_page_without_gpus_is_noticed_once() -> None:
     async def scene(scraper: Scraper) -> None:
-        await scraper.look()
-        await scraper.look()
+        await scraper.scrape()
+        await scraper.scrape()
 
     assert played(scene, page="up 1") == [
         "Unable to parse 'nv_gpu_utilization' metric. The server reports no GPU."
@@ -92,7 +92,7 @@ def test_a_page_without_gpus_is_noticed_once() -> None:
 
 def test_a_series_that_is_not_there_is_named() -> None:
     async def scene(scraper: Scraper) -> None:
-        await scraper.look()
+        await scraper.scrape()
 
     (notice,) = played(scene, wanted=("nothing",))
     assert notice.startswith("--metric nothing: no series of 127.0.0.1:")
@@ -110,8 +110,8 @@ def test_an_endpoint_slower_than_the_interval_is_noticed() -> None:
 
 def test_what_is_no_page_is_noticed_and_counted() -> None:
     async def scene(scraper: Scraper) -> None:
-        await scraper.look()
-        await scraper.look()
+        await scraper.scrape()
+        await scraper.scrape()
         assert scraper.figures(0, 1) is None
 
     (notice,) = played(scene, status=404)

@@ -32,7 +32,7 @@ def board(*words: str, looks: int = 5) -> Dashboard:
     dashboard = Dashboard(from_argv(SessionSpec, ["-m", "net", *words]))
     dashboard.level_started(Level("concurrency", 4), 10 * SECOND)
     for n in range(looks):
-        dashboard.look(look(5000 + n))
+        dashboard.add_progress(look(5000 + n))
     return dashboard
 
 
@@ -75,7 +75,7 @@ def test_the_servers_parts_are_in_ms_where_their_sum_is_and_fit_80_columns() -> 
         compute_output_ns=1_700_000,
     )
     shown = board()
-    shown.look(replace(look(), server=server))
+    shown.add_progress(replace(look(), server=server))
     line = lines(shown, 80)[5]
     words = "  server 2.10 ms  queue 1.24  compute 0.14  output 0.02  rest 0.70  batch 11.70"
     assert line.rstrip() == words
@@ -83,7 +83,7 @@ def test_the_servers_parts_are_in_ms_where_their_sum_is_and_fit_80_columns() -> 
 
 def test_failures_are_told_on_one_line_with_the_first_ones_words() -> None:
     dashboard = board()
-    dashboard.look(look(failed=3))
+    dashboard.add_progress(look(failed=3))
     assert "  3 failed  HTTP 500: out of memory" in lines(dashboard)
     assert not any("failed" in line for line in lines(board()))
 
@@ -106,7 +106,7 @@ def test_the_level_after_begins_with_nothing_of_the_one_before() -> None:
 @pytest.mark.parametrize("width", [40, 80, 140])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     dashboard = board("--concurrency-range", "1:64", looks=150)
-    dashboard.look(look(failed=12))
+    dashboard.add_progress(look(failed=12))
     dashboard.level_finished(make_level(1), 13 * SECOND)
     assert all(len(line) <= width for line in lines(dashboard, width))
 
@@ -146,11 +146,11 @@ def test_an_interval_needs_three_looks() -> None:
 def test_a_warm_up_is_told_and_none_of_it_is_in_the_figures_of_the_level() -> None:
     dashboard = board(looks=0)
     for _ in range(4):
-        dashboard.look(replace(look(9000), window=0))
+        dashboard.add_progress(replace(look(9000), window=0))
     assert lines(dashboard)[0].startswith("concurrency 4  level 1 of 1  warming up  0:02")
     assert "mean 9,000" in lines(dashboard)[1]
     for _ in range(3):
-        dashboard.look(replace(look(5000), window=1))
+        dashboard.add_progress(replace(look(5000), window=1))
     assert "window 1, at most 10" in lines(dashboard)[0]
     assert "mean 5,000 \u00b1 0" in lines(dashboard)[1]
 

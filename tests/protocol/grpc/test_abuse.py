@@ -394,9 +394,9 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
                 opening = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(CHAT)))
                 await client.send(WIDE_OPEN + opening + PARTIAL["a large message on its way to its buffer"])
                 await until(
-                    lambda: bool(server.listener.connections) and server.connection.landing() is not None
+                    lambda: bool(server.listener.connections) and server.connection.next_buffer() is not None
                 )
-                landing = server.connection.landing()
+                landing = server.connection.next_buffer()
                 assert landing is not None
                 owner = weakref.ref(landing.obj)
                 del landing

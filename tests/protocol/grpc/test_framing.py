@@ -58,7 +58,7 @@ def test_reading_straight_into_the_message_changes_nothing(
     for stop in [*(len(piece) for piece in cut(stream, cuts)), len(stream)]:
         end = min(len(stream), at + stop)
         while at < end:
-            landing = reader.landing(end - at)
+            landing = reader.next_buffer(end - at)
             if landing is None:
                 piece = stream[at : min(end, at + land)]
                 out += [unpacked(m) for m in reader.feed(piece, 0, len(piece))]
@@ -67,7 +67,7 @@ def test_reading_straight_into_the_message_changes_nothing(
             count = min(len(landing), 1 + land * 999)
             landing[:count] = stream[at : at + count]
             at += count
-            message = reader.landed(count)
+            message = reader.buffer_received(count)
             if message is not None:
                 out.append(unpacked(message))
     assert out == large
@@ -95,10 +95,10 @@ def test_a_large_message_lies_where_its_tensor_is_aligned() -> None:
 
 def test_small_rests_are_not_worth_a_landing() -> None:
     reader = MessageReader(1 << 20, "")
-    assert reader.landing(1 << 20) is None
+    assert reader.next_buffer(1 << 20) is None
     read(reader, [pack_prefix(0, 100_000)])
-    assert reader.landing(1000) is None
-    landing = reader.landing(1 << 20)
+    assert reader.next_buffer(1000) is None
+    landing = reader.next_buffer(1 << 20)
     assert landing is not None
     assert len(landing) == 100_000
 

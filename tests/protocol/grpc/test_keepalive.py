@@ -14,7 +14,7 @@ SECOND = 10**9
 
 def looks(clock: Keepalive, ticks: range, *, calls: bool = True) -> dict[int, KeepaliveAction]:
     """What the clock asked for, by tick."""
-    seen = {tick: clock.look(tick, calls=calls) for tick in ticks}
+    seen = {tick: clock.check(tick, calls=calls) for tick in ticks}
     return {tick: action for tick, action in seen.items() if action is not KeepaliveAction.NOTHING}
 
 
@@ -51,7 +51,7 @@ def test_pings_without_data_become_rare_and_data_makes_them_frequent_again() -> 
     clock = Keepalive(KeepaliveLimits(time_s=10, max_pings_without_data=2), 0)
     seen = []
     for tick in range(200):
-        action = clock.look(tick, calls=True, wrote=tick == 150)
+        action = clock.check(tick, calls=True, wrote=tick == 150)
         if action is KeepaliveAction.PING:
             seen.append(tick)
             clock.heard = tick
@@ -61,8 +61,8 @@ def test_pings_without_data_become_rare_and_data_makes_them_frequent_again() -> 
 def test_data_excuses_the_next_ping_however_long_ago_it_was_sent() -> None:
     clock = Keepalive(KeepaliveLimits(max_ping_strikes=1), 0)
     assert pings(clock, 1, 2) == 2
-    clock.look(5, calls=True, wrote=True)
-    clock.look(6, calls=True)
+    clock.check(5, calls=True, wrote=True)
+    clock.check(6, calls=True)
     assert clock.ping_received(10 * SECOND, calls=True, wrote=False)
     assert clock.ping_received(20 * SECOND, calls=True, wrote=False)
     assert not clock.ping_received(21 * SECOND, calls=True, wrote=False)
@@ -79,7 +79,7 @@ def test_without_a_limit_pings_go_on() -> None:
     clock = Keepalive(KeepaliveLimits(time_s=10, max_pings_without_data=0), 0)
     seen = []
     for tick in range(60):
-        if clock.look(tick, calls=True) is KeepaliveAction.PING:
+        if clock.check(tick, calls=True) is KeepaliveAction.PING:
             seen.append(tick)
             clock.heard = tick
     assert seen == [10, 20, 30, 40, 50]
@@ -90,7 +90,7 @@ def test_a_connection_without_calls_is_drained() -> None:
     asked = {}
     for tick in range(60):
         # a call that is there for long, then one that comes and goes between two looks
-        asked[tick] = clock.look(tick, calls=tick < 20, last_stream=3 if tick >= 25 else 1)
+        asked[tick] = clock.check(tick, calls=tick < 20, last_stream=3 if tick >= 25 else 1)
     assert {tick for tick, action in asked.items() if action is not KeepaliveAction.NOTHING} == {36}
     assert asked[36] is KeepaliveAction.DRAIN
 

@@ -337,7 +337,7 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
                 client.get("/echo", "Content-Length: 9000000", method="POST")
                 client.send(bytes(1_000_000))
                 await pause(0.03)
-                body = server.connections[0].landing()
+                body = server.connections[0].next_buffer()
                 assert body is not None
                 owner = weakref.ref(body.obj)
                 del body

@@ -28,7 +28,7 @@ from tests.waiting import eventually
 from tpx.errors import Cancelled
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
-from tpx.serving.frontends.inference import KnownHead, Replies
+from tpx.serving.frontends.inference import CachedHead, Replies
 from tpx.serving.inference_plane import FastPath, RemoteResponse
 from tpx.serving.request import InferRequest, RequestHead
 from tpx.serving.tracing.flags import trace_flag
@@ -221,7 +221,7 @@ class Waiting:
             on_gone()
 
 
-class WaitingHead(KnownHead[Waiting, list[bytes]]):
+class WaitingHead(CachedHead[Waiting, list[bytes]]):
     """A remembered head of requests that come from no connection."""
 
     def answer(self, exchange: Waiting, fast: FastPath, outputs: Sequence[Buffer]) -> None:

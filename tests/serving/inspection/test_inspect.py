@@ -10,7 +10,7 @@ import pytest
 from tests.serving.inspection.conftest import Site
 from tests.waiting import eventually
 from tpx.serving.backends.table import KNOWN
-from tpx.serving.extensions import Known
+from tpx.serving.extensions import BuiltIn
 from tpx.serving.inspection.inspect import InspectedPart, Usability, inspect, without_gpu
 
 MINE = """
@@ -205,6 +205,6 @@ def test_a_file_of_the_working_directory_is_not_taken_for_a_package(
 
 @pytest.mark.usefixtures("few")
 def test_a_package_within_one_that_is_not_installed_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Known("nowhere.at:All", "nowhere.at.all", "pip install nowhere")
+    known = BuiltIn("nowhere.at:All", "nowhere.at.all", "pip install nowhere")
     monkeypatch.setitem(KNOWN, "onnxruntime", known)
     assert found("onnxruntime").state is Usability.MISSING

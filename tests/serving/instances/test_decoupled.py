@@ -17,7 +17,7 @@ from tpx.errors import Cancelled, ExecutionError, InvalidRequest, TpxError
 from tpx.serving.backends.contract import Arrays, InstanceSpec, ResponseSender
 from tpx.serving.backpressure import AHEAD_BYTES, ResponseBackpressure
 from tpx.serving.instances.completions import Completions
-from tpx.serving.model import Parts, ServedModel
+from tpx.serving.model import ModelParts, ServedModel
 from tpx.serving.request import InferRequest, InferResponse
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
@@ -100,7 +100,7 @@ async def serving(compute: Compute, max_batch_size: int = 8) -> AsyncIterator[Re
     loop = asyncio.get_running_loop()
     config = config_of(max_batch_size=max_batch_size)
     config.model_transaction_policy.decoupled = True
-    parts = Parts(
+    parts = ModelParts(
         signature=signature_of(config),
         scheduler=DirectScheduler(),
         stacking=PlainStacking(batched=max_batch_size > 0),

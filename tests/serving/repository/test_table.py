@@ -7,7 +7,7 @@ import pytest
 
 from tests.serving.fakes import FakeModel, config_of, signature_of
 from tpx.errors import NotFound, NotReady
-from tpx.serving.model import Parts, ServedModel
+from tpx.serving.model import ModelParts, ServedModel
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.discovery import Stamps
 from tpx.serving.repository.records import Fingerprint, Loaded, Plan, plan_load
@@ -32,7 +32,7 @@ class Scene:
         served = ServedModel(
             config,
             version,
-            Parts(
+            ModelParts(
                 signature=signature_of(config),
                 scheduler=DirectScheduler(),
                 stacking=PlainStacking(batched=True),

@@ -14,7 +14,7 @@ from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import LARGEST_PERCENT, MICROSECONDS, change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable
-from tpx.report.table import TableField, count, number, quantity, table, text, words
+from tpx.report.table import TableField, count, number, quantity, table, text, text_cell
 
 _COMPLIANCE = {
     Compliance.MET: ("yes", "ok"),
@@ -184,7 +184,7 @@ def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
     if any(line.measurement.members for line in lines):
         yield TableField(
             column=Column(header="infer/s of each", hint="in the order of the models"),
-            cell=lambda line: words(
+            cell=lambda line: text_cell(
                 " + ".join(in_unit(member.throughput, "") for member in line.measurement.members)
             ),
         )
@@ -236,18 +236,18 @@ def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> It
     if any(not line.measurement.stable for line in lines):
         yield TableField(
             column=Column(header="Stable", hint="whether the last windows agreed"),
-            cell=lambda line: words("yes") if line.measurement.stable else words("no", "warn"),
+            cell=lambda line: text_cell("yes") if line.measurement.stable else text_cell("no", "warn"),
         )
     if any(line.view.verdict.limits for line in lines):
         yield TableField(
             column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
-            cell=lambda line: words(*_COMPLIANCE[line.compliance]),
+            cell=lambda line: text_cell(*_COMPLIANCE[line.compliance]),
         )
     if alike:
         hint = "not told apart from the recommended configuration by the final rounds"
         yield TableField(
             column=Column(header="Told apart", hint=hint),
-            cell=lambda line: words("no") if line.ranked.name in alike else words(""),
+            cell=lambda line: text_cell("no") if line.ranked.name in alike else text_cell(""),
         )
 
 

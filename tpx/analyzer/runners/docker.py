@@ -16,9 +16,9 @@ from tpx.analyzer.runners.local import (
     PORTS,
     ChildServer,
     addresses_at,
+    argv_of,
     defaults,
     free_port,
-    words_of,
 )
 from tpx.analyzer.runners.servers import Launch
 from tpx.errors import UsageError
@@ -119,7 +119,7 @@ def run_words(container: Container, launch: Launch, name: str, ports: Mapping[st
                 f"triton_server_flags: {port_name}: with --triton-launch-mode docker tpx chooses and "
                 "publishes the ports; leave it out"
             )
-    yield from words_of({**defaults(container.models, container.metrics_interval_ms, ports), **flags})
+    yield from argv_of({**defaults(container.models, container.metrics_interval_ms, ports), **flags})
 
 
 def find_docker() -> str:

@@ -61,7 +61,7 @@ class LocalServers:
             addresses = ("http-address", "grpc-address", "metrics-address")
             base |= dict.fromkeys(addresses, (LOCALHOST,)) | {"backend-config": (prefix,)}
         server = await ChildServer.start(
-            (*program, *words_of({**base, **flags})),
+            (*program, *argv_of({**base, **flags})),
             self.log,
             {**visible, **launch.environment},
             addresses_at(ports) if ports["http-port"] and ports["grpc-port"] else None,
@@ -119,7 +119,7 @@ def find_program(name: str) -> str:
     return found
 
 
-def words_of(flags: Flags) -> Iterator[str]:
+def argv_of(flags: Flags) -> Iterator[str]:
     """Yield options as command-line arguments."""
     for name, values in flags.items():
         yield from (f"--{name}={value}" for value in values)

@@ -113,12 +113,12 @@ class Scraper:
     async def begin(self) -> None:
         """Start a level: drop earlier scrapes and scrape once."""
         self._scrapes, self._failed = [], 0
-        await self.look()
+        await self.scrape()
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     async def finish(self, measured: MeasuredLevel, result: LevelResult) -> LevelResult:
-        await self.look()
+        await self.scrape()
         return replace(result, metrics=self.figures(measured.first.time_ns, measured.last.time_ns))
 
     def figures(self, start_ns: int, end_ns: int) -> MetricsFigures | None:
@@ -134,7 +134,7 @@ class Scraper:
         if self._connection is not None:
             self._connection.close()
 
-    async def look(self) -> None:
+    async def scrape(self) -> None:
         """Scrape the page now."""
         async with self._turn:
             began = perf_counter_ns()
@@ -168,7 +168,7 @@ class Scraper:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(max(0.0, self._place.interval_s - self._last_took_s()))
-            await self.look()
+            await self.scrape()
             took_ms = self._last_took_s() * 1000
             if took_ms > self._place.interval_s * 1000:
                 self._report_once(

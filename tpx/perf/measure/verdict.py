@@ -33,7 +33,7 @@ def level_result(measured: MeasuredLevel) -> LevelResult:
     verdict, reason = judge(measured)
     warnings: tuple[str, ...] = ()
     if verdict is not Verdict.ERRORS:  # errors explain every other contradiction
-        warnings = tuple(filter(None, (status.warning, *doubts(measured))))
+        warnings = tuple(filter(None, (status.warning, *list_warnings(measured))))
     return LevelResult(
         level=measured.level,
         batch_size=measured.batch_size,
@@ -132,7 +132,7 @@ def client_bound(check: ClientCheck, median_latency_ns: int) -> str:
     return ""
 
 
-def doubts(measured: MeasuredLevel) -> Iterator[str]:
+def list_warnings(measured: MeasuredLevel) -> Iterator[str]:
     """Yield the reasons to doubt the figures, one sentence each."""
     yield from _check_littles_law(measured)
     yield from _check_other_clients(measured)

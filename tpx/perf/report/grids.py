@@ -29,7 +29,7 @@ def levels_grid(report: Report) -> DataTable | None:
     latencies: list[TableField[LevelResult]] = [_make_latency_field(p, lambda r: r.latency) for p in shown]
 
     def verdict(result: LevelResult) -> str:
-        return result.verdict.words + (", interrupted" if result.interrupted else "")
+        return result.verdict.text + (", interrupted" if result.interrupted else "")
 
     return table(
         "levels",

@@ -70,7 +70,7 @@ class Dashboard:
         self._latencies.clear()
         self._progress = None
 
-    def look(self, progress: LevelProgress) -> None:
+    def add_progress(self, progress: LevelProgress) -> None:
         """Add a progress report."""
         warmed_up = self._progress is not None and not self._progress.window and progress.window
         if warmed_up:
@@ -199,4 +199,4 @@ def _render_result(result: LevelResult) -> Text:
     p50, p99 = ("" if times is None else latency(times.at(p)) for p in (50.0, 99.0))
     through = rounded(result.throughput_infer_per_s)
     line = Text(f"  {load_name(result.level):<18}{through:>10}{p50:>10}{p99:>10}  ")
-    return line.append(result.verdict.words, _STYLES[result.verdict.flag])
+    return line.append(result.verdict.text, _STYLES[result.verdict.flag])

@@ -119,15 +119,15 @@ def conclude(report: Report) -> Statement:
         if best is not None:
             met = f"{load_name(best.level)}: {throughput(best)}, {_describe_percentiles(best)}"
             headline = f"{objectives} met up to {met}"
-        doubts = _describe_doubts(report)
+        uncertain = _describe_uncertainty(report)
         return Statement(
             badge="Objectives missed" if best is None else "Objectives met",
-            tone="bad" if best is None else "warn" if doubts else "good",
+            tone="bad" if best is None else "warn" if uncertain else "good",
             sentence=headline,
-            detail=" ".join(filter(None, (detail, doubts))),
+            detail=" ".join(filter(None, (detail, uncertain))),
         )
     if best is None:
-        reasons = {r.verdict.words for r in report.levels}
+        reasons = {r.verdict.text for r in report.levels}
         return Statement(
             badge="No load met the limits",
             tone="warn" if report.only_unstable else "bad",
@@ -150,10 +150,10 @@ def _describe_percentiles(result: LevelResult) -> str:
     return f"p50 {p50}, p99 {p99}"
 
 
-def _describe_doubts(report: Report) -> str:
+def _describe_uncertainty(report: Report) -> str:
     """Return which levels do not tell on which side of the objectives they lie; empty if all do."""
     unsure = (Verdict.UNSTABLE, Verdict.BORDERLINE)
-    doubtful = {load_name(r.level): r.verdict.words for r in report.levels if r.verdict in unsure}
+    doubtful = {load_name(r.level): r.verdict.text for r in report.levels if r.verdict in unsure}
     for result in report.levels:
         if any(a.outcome is Compliance.UNDECIDED for a in result.slo):
             doubtful.setdefault(load_name(result.level), Compliance.UNDECIDED.value)
@@ -169,7 +169,7 @@ def _describe_problems(report: Report) -> str:
         parts.append(f"The run ended early: {report.error}")
     flagged = [r for r in report.levels if not r.meets_limits and not r.interrupted]
     if flagged and not report.config.answers.slo:
-        names = ", ".join(f"{load_name(r.level)} ({r.verdict.words})" for r in flagged)
+        names = ", ".join(f"{load_name(r.level)} ({r.verdict.text})" for r in flagged)
         parts.append(f"Excluded: {names}.")
     return " ".join(parts)
 

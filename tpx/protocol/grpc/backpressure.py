@@ -30,7 +30,7 @@ CALL_UNREAD_BYTES = 4 << 20
 _READ_AT_ONCE_BYTES = 64 << 10
 
 
-class Shared:
+class ConnectionState:
     """State shared by all calls of one connection, and its response backlog: calls wait in order of arrival
     until there is room.
     """
@@ -89,7 +89,7 @@ class Shared:
 class RequestStream:
     """Request side of one call: turns DATA into messages."""
 
-    def __init__(self, call: "ServerCall", shared: Shared, reader: MessageReader) -> None:
+    def __init__(self, call: "ServerCall", shared: ConnectionState, reader: MessageReader) -> None:
         self._call = call
         self._shared = shared
         self.reader = reader
@@ -197,13 +197,13 @@ class RequestStream:
         """
         return self._call.withheld is None and self.reader.absorb(data, start, stop)
 
-    def landing(self, remaining: int) -> memoryview | None:
+    def next_buffer(self, remaining: int) -> memoryview | None:
         """Return a buffer to read the next bytes of a large message into, or None."""
-        return self.reader.landing(remaining) if self._call.withheld is None else None
+        return self.reader.next_buffer(remaining) if self._call.withheld is None else None
 
-    def landed(self, count: int) -> None:
+    def buffer_received(self, count: int) -> None:
         try:
-            message = self.reader.landed(count)
+            message = self.reader.buffer_received(count)
         except RequestError as exc:
             self._call.give_up(from_code(exc.code), exc.message)
             return

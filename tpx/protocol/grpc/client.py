@@ -117,7 +117,7 @@ class GrpcClientConnection:
         if call is None:
             call = ClientCall(self.http2, stream_id, on_response, self._end_call)
         else:
-            call.again(stream_id, on_response)
+            call.reuse(stream_id, on_response)
         call.prepared = prepared
         self._calls[stream_id] = call
         sender = self.http2.sender

@@ -108,7 +108,7 @@ class ClientCall(Stream):
         self.data: Buffer = b""
         self.first_byte_ns = 0
 
-    def again(self, stream_id: int, on_response: Callable[[GrpcResponse], None]) -> None:
+    def reuse(self, stream_id: int, on_response: Callable[[GrpcResponse], None]) -> None:
         """Reuse the object for another call, after a template matched the previous response as a whole."""
         self.id = stream_id
         self.on_response = on_response
@@ -116,8 +116,8 @@ class ClientCall(Stream):
         self.we_ended = False
         self.refusals = 0
 
-    def landing(self, remaining: int) -> memoryview | None:
-        return self.reader.landing(remaining) if self.reader is not None else None
+    def next_buffer(self, remaining: int) -> memoryview | None:
+        return self.reader.next_buffer(remaining) if self.reader is not None else None
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         if self.head is None:
@@ -138,10 +138,10 @@ class ClientCall(Stream):
         if self.peer_ended:
             self._end(self.id, Status.UNKNOWN, _NO_TRAILERS)
 
-    def landed(self, count: int) -> None:
+    def buffer_received(self, count: int) -> None:
         assert self.reader is not None
         try:
-            message = self.reader.landed(count)
+            message = self.reader.buffer_received(count)
             if message is not None:
                 self._take_message(message)
         except RequestError as exc:

@@ -96,7 +96,7 @@ class MessageReader:
             count = min(len(self._buffer) - self._filled, stop - start)
             self._buffer[self._filled : self._filled + count] = memoryview(data)[start : start + count]
             self.at = start = start + count
-            message = self.landed(count)
+            message = self.buffer_received(count)
             if message is not None:
                 yield message
 
@@ -112,15 +112,15 @@ class MessageReader:
         self._filled = end
         return True
 
-    def landing(self, remaining: int) -> memoryview | None:
+    def next_buffer(self, remaining: int) -> memoryview | None:
         """Return a buffer to read the next bytes of a large message into, or None."""
         if self._buffer is None:
             return None
         room = min(len(self._buffer) - self._filled, remaining)
         return self._buffer[self._filled : self._filled + room] if room >= _LAND_FROM_BYTES else None
 
-    def landed(self, count: int) -> Buffer | Packed | None:
-        """Handle `count` bytes read into the buffer of `landing`. Returns the message if they complete it."""
+    def buffer_received(self, count: int) -> Buffer | Packed | None:
+        """Handle `count` bytes read into `next_buffer`. Returns the message if they complete it."""
         buffer = self._buffer
         self._filled += count
         if buffer is None or self._filled < len(buffer):

@@ -124,7 +124,7 @@ class Keepalive:
             self._strikes += 1
         return self._strikes <= limits.max_ping_strikes
 
-    def look(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> KeepaliveAction:
+    def check(self, tick: int, *, calls: bool, last_stream: int = 0, wrote: bool = False) -> KeepaliveAction:
         """Return the action due now. Must be called once per second. `last_stream` reveals calls that
         began and ended, and `wrote` data that we sent, since the last call or PING.
         """
@@ -184,7 +184,7 @@ class MessageDeadlines:
         self._limits = limits
         self._awaited: dict[int, _Awaited] = {}  # by stream ID
 
-    def look(self, calls: "Mapping[int, ServerCall]", tick: int) -> None:
+    def check(self, calls: "Mapping[int, ServerCall]", tick: int) -> None:
         """Record the progress of every message and end overdue calls. Must be called once per second."""
         before, self._awaited = self._awaited, {}
         given_up = 0

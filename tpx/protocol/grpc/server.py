@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from tpx.protocol.compression import Inflater
-from tpx.protocol.grpc.backpressure import Shared
+from tpx.protocol.grpc.backpressure import ConnectionState
 from tpx.protocol.grpc.limits import GrpcLimits, Keepalive, KeepaliveAction, MessageDeadlines
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
 from tpx.protocol.grpc.server_call import Method, ServerCall, refusing, unknown_method
@@ -41,7 +41,7 @@ _NOT_HTTP2 = b"this is a gRPC endpoint: it speaks HTTP/2, not HTTP/1.1\n"
 class GrpcServerConnection:
     """Dispatches calls to methods. Implements Role for its `http2`, and Connection for the listener."""
 
-    _shared: Shared
+    _shared: ConnectionState
 
     def __init__(
         self, listener: Listener, limits: GrpcLimits, methods: Mapping[bytes, Method], inflater: Inflater
@@ -81,7 +81,7 @@ class GrpcServerConnection:
     def opened(self, transport: asyncio.BaseTransport) -> None:
         """Send our settings and register with the listener, which may refuse the connection."""
         http2, limits = self.http2, self._limits
-        self._shared = Shared(http2, self._account, limits, self._inflater)
+        self._shared = ConnectionState(http2, self._account, limits, self._inflater)
         http2.transport.coalesce_with(self._listener.coalescing_of(transport))
         http2.greet(
             {
@@ -340,10 +340,10 @@ class GrpcServerConnection:
             for stream in self.http2.sender.stalled(tick, limits.write_timeout_s):
                 self.http2.control.reset_stream(stream.id, ErrorCode.CANCEL)
                 self._drop_call(stream.id)
-            self._deadlines.look(self._calls, tick)
+            self._deadlines.check(self._calls, tick)
             if self._draining_since is not None and tick - self._draining_since > 1:
                 self._finish_drain()
-            action = self._keepalive.look(
+            action = self._keepalive.check(
                 tick, calls=bool(self._calls), last_stream=self._last_stream, wrote=self._has_written()
             )
             if action is KeepaliveAction.PING:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tpx.errors import Code, Overloaded
 from tpx.protocol.compression import deflate
-from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, RequestStream, Shared
+from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, ConnectionState, RequestStream
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
 from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
@@ -89,7 +89,7 @@ class ServerCall(Stream):
 
     def __init__(
         self,
-        shared: Shared,
+        shared: ConnectionState,
         stream_id: int,
         head: CallHead,
         method: Method,
@@ -183,9 +183,9 @@ class ServerCall(Stream):
         if self.peer_ended:
             self.end()
 
-    def landed(self, count: int) -> None:
+    def buffer_received(self, count: int) -> None:
         if self.request_stream is not None:
-            self.request_stream.landed(count)
+            self.request_stream.buffer_received(count)
         if self.peer_ended:
             self.end()
 
@@ -224,8 +224,8 @@ class ServerCall(Stream):
         if self.request_stream is not None:
             self.request_stream.on_stall, self.request_stream.on_drain = on_stall, on_drain
 
-    def landing(self, remaining: int) -> memoryview | None:
-        return self.request_stream.landing(remaining) if self.request_stream is not None else None
+    def next_buffer(self, remaining: int) -> memoryview | None:
+        return self.request_stream.next_buffer(remaining) if self.request_stream is not None else None
 
     def pause_reading(self) -> None:
         """Withhold the messages after the current one until `resume_reading`."""

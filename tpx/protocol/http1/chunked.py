@@ -94,6 +94,7 @@ class ChunkedDecoder:
     def _keep_partial_line(self, rest: bytes) -> None:
         if len(rest) > (MAX_TRAILER_BYTES if self._in_trailers else MAX_SIZE_LINE_BYTES):
             raise HttpError(400, "chunk size line too long")
+        # a proxy that ends lines at a bare LF would see other chunks than we do: request smuggling
         if b"\n" in rest:
             raise HttpError(400, "bare LF in chunked body")
         self._buffer = rest

@@ -113,10 +113,10 @@ class HttpConnection(BufferedReader):
         """Bytes received of the body being read."""
         return self._chunks.received if self._chunks is not None else self._filled
 
-    def landing(self) -> memoryview | None:
+    def next_buffer(self) -> memoryview | None:
         return self._body[self._filled :] if self._body is not None else None
 
-    def landed(self, count: int) -> None:
+    def buffer_received(self, count: int) -> None:
         self._filled += count
         if self._body is not None and self._filled == len(self._body):
             self._finish_body(self._body, b"")

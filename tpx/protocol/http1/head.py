@@ -119,8 +119,10 @@ def parse_request_head(raw: bytes) -> HttpHead:
     _add_headers(head, collector.pairs)
     if version == "1.1" and b"host" not in head.headers:
         raise HttpError(400, "missing Host header")
+    # an HTTP/1.0 proxy may forward the field without knowing it (RFC 9112 section 6.1)
     if version == "1.0" and head.chunked:
         raise HttpError(400, "Transfer-Encoding in an HTTP/1.0 request")
+    # a proxy could route by one and we answer by the other (RFC 9112 section 3.2)
     if sum(name == b"host" for name, _ in collector.pairs) > 1:
         raise HttpError(400, "more than one Host header")
     tokens = _split_tokens(head.headers.get(b"connection", b""))

@@ -260,8 +260,8 @@ class HttpServerConnection(HttpConnection):
         if not (self._awaits_turn or self._held_back or self._transport.is_closing()):
             self._transport.resume_reading()
 
-    def landed(self, count: int) -> None:
-        super().landed(count)
+    def buffer_received(self, count: int) -> None:
+        super().buffer_received(count)
         self._update_stage()
 
     def _update_stage(self) -> None:
@@ -311,11 +311,13 @@ class HttpServerConnection(HttpConnection):
         error = self._judge(head) if self._judge is not None else None
         if error is not None:
             raise error
-        if head.expects_continue:
+        if head.expects_continue:  # the client waits with the body for this line (RFC 9110 section 10.1.1)
             self.out.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _reject_message(self, error: HttpError) -> None:
-        """Send an error response and close: after a framing error, the next request's start is unknown."""
+        """Send an error response and close: after a framing error, the next request's start is unknown (RFC
+        9112 section 6.3).
+        """
         if self._stage is _CLOSED:
             return
         body = json.dumps({"error": error.message}).encode()
@@ -347,7 +349,8 @@ class HttpServerConnection(HttpConnection):
 
     def _end_connection(self) -> None:
         """End our half after the last response. Closing with unread input would reset the connection
-        and could lose the response: ignore further input until the client closes or `sweep` times out.
+        and could lose the response (RFC 9112 section 9.6): ignore further input until the client closes or
+        `sweep` times out.
         """
         if self._stage is _CLOSED:
             return
@@ -401,7 +404,7 @@ class HttpServerConnection(HttpConnection):
 
     def release(self) -> None:
         """Do nothing: the next response says `Connection: close`. Closing an idle connection could race
-        with a request, whose fate the client would not know.
+        with a request, whose fate the client would not know (RFC 9112 section 9.5).
         """
 
     def drain(self) -> None:

@@ -151,10 +151,10 @@ class Http2Connection(BufferedReader):
         if not (self._awaits_turn or self.sender.paused or self.transport.is_closing()):
             self.transport.transport.resume_reading()
 
-    def landing(self) -> memoryview | None:
+    def next_buffer(self) -> memoryview | None:
         return self._direct
 
-    def landed(self, count: int) -> None:
+    def buffer_received(self, count: int) -> None:
         stream, flags, left = self._direct_stream, self._direct_flags, self._direct_left - count
         if self.closed or stream is None:
             return
@@ -168,7 +168,7 @@ class Http2Connection(BufferedReader):
                     stream.peer_ended = True
                 else:
                     self.take_from_window(stream, count)
-                stream.landed(count)
+                stream.buffer_received(count)
             if left:
                 self._read_in_place(stream.id, flags, left)
         except Http2Error as exc:
@@ -233,7 +233,7 @@ class Http2Connection(BufferedReader):
             if control.block is not None and kind != CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
             if stop > end:
-                if self._begin_landing(kind, stream_id, flags, data, start, stop):
+                if self._begin_direct_read(kind, stream_id, flags, data, start, stop):
                     return
                 break
             if kind == DATA:
@@ -318,7 +318,8 @@ class Http2Connection(BufferedReader):
 
     def _handle_odd_data(self, stream_id: int, flags: int, data: bytes, start: int, stop: int) -> None:
         """Handle padded or empty DATA: padding counts toward flow control, and empty frames are glitches."""
-        self.received(stop - start)
+        self.received(stop - start)  # with its padding (RFC 9113 section 6.1)
+        # they need no window, so that a peer could send them without end: CVE-2019-9518
         if start == stop and not flags & END_STREAM:
             self.control.glitches.charge("empty DATA frames")
         if flags & PADDED:
@@ -333,7 +334,7 @@ class Http2Connection(BufferedReader):
                     self.control.glitches.charge("empty DATA frames")
         self._handle_data(stream_id, flags, data, start, stop)
 
-    def _begin_landing(
+    def _begin_direct_read(
         self, kind: int, stream_id: int, flags: int, data: bytes, start: int, stop: int
     ) -> bool:
         """Pass on the received part of a DATA frame and read the rest in place. Returns False if the
@@ -354,7 +355,7 @@ class Http2Connection(BufferedReader):
     def _read_in_place(self, stream_id: int, flags: int, left: int) -> None:
         """Read the rest of a DATA frame into its stream's buffer, or else parse it as a new frame."""
         stream = self.streams.get(stream_id)
-        self._direct = stream.landing(left) if stream is not None else None
+        self._direct = stream.next_buffer(left) if stream is not None else None
         if self._direct is None:
             self._pending += frames.frame_header(DATA, flags, stream_id, left)
             return

@@ -73,6 +73,7 @@ class ControlFrames:
     def _handle_reset(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
         _check_form("RST_STREAM", stream_id, of_stream=True, fits=len(payload) == 4)
         self._role.not_open(stream_id, "RST_STREAM")
+        # a request that is reset at once costs its client nothing: "rapid reset", CVE-2023-44487
         self.glitches.charge("stream resets")
         self._role.on_event(StreamReset(stream_id, frames.unpack_u32(payload)[0]))
 
@@ -82,10 +83,11 @@ class ControlFrames:
         self._role.on_event(GoingAway(last, code, payload[8:]))
 
     def _reject_push(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
+        # a client never may, and servers got our ENABLE_PUSH=0 (RFC 9113 section 8.4)
         raise Http2Error(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is switched off")
 
     def _ignore_frame(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Ignore a frame of unknown type."""
+        """Ignore a frame of unknown type (RFC 9113 section 5.5)."""
         self.glitches.charge("frames without effect")
 
     def _handle_priority(self, flags: int, stream_id: int, payload: bytes) -> None:  # noqa: ARG002
@@ -115,6 +117,7 @@ class ControlFrames:
     def _continue_block(self, flags: int, stream_id: int, payload: bytes) -> None:
         if self.block is None or stream_id != self._block_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
+        # empty ones could follow each other without end: "CONTINUATION flood", VU#421644
         self.glitches.charge("CONTINUATION frames")
         self.block += payload
         if len(self.block) > self._max_block_bytes:
@@ -131,6 +134,7 @@ class ControlFrames:
             return
         # only the last value of each setting has an effect, and only it costs anything
         settings = dict(frames.parse_settings(payload))
+        # the windows of all open streams change with it (RFC 9113 section 6.9.2)
         if Setting.INITIAL_WINDOW_SIZE in settings:
             self.glitches.charge("changes of the initial window", len(self._streams) // _STREAMS_PER_GLITCH)
         if settings.get(Setting.ENABLE_PUSH, 0) > 1:
@@ -143,6 +147,7 @@ class ControlFrames:
 
     def _handle_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         _check_form("PING", stream_id, of_stream=False, fits=len(payload) == 8)
+        # each asks for an answer: unread answers would pile up, CVE-2019-9512
         self.glitches.charge("PING frames")
         self._role.on_event(PingReceived(payload, bool(flags & ACK)))
         if not flags & ACK:
@@ -176,6 +181,7 @@ class ControlFrames:
     def reset_stream(self, stream_id: int, code: ErrorCode) -> None:
         """Send RST_STREAM, and remember the stream because its frames may still be in flight."""
         self._sender.transport.write(frames.rst_stream(stream_id, code))
+        # the peer may have sent more before it knew; that must be discarded (RFC 9113 section 5.1, "closed")
         self._cut[stream_id] = None
         if len(self._cut) > _CUT_STREAMS:
             oldest = next(iter(self._cut))

@@ -21,6 +21,7 @@ MAX_HEADER_LIST_BYTES = 64 << 10
 6.5.2.
 """
 _FIELD_BYTES = 32
+"""Overhead of a field in the size of a table or a list (RFC 7541 section 4.1)."""
 
 _MANY_UPDATES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\x00-\x7f]){16}")
 """Table size updates, each as costly as a header; an encoder needs two at most (RFC 7541 section 4.2)."""

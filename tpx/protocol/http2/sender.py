@@ -62,12 +62,12 @@ class Stream:
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """Handle a payload of DATA; `peer_ended` is already set if it is the last. May raise Http2Error."""
 
-    def landing(self, remaining: int) -> memoryview | None:  # noqa: ARG002
+    def next_buffer(self, remaining: int) -> memoryview | None:  # noqa: ARG002
         """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to `receive`."""
         return None
 
-    def landed(self, count: int) -> None:
-        """Handle `count` bytes of DATA read into the buffer that `landing` returned."""
+    def buffer_received(self, count: int) -> None:
+        """Handle `count` bytes of DATA read into the buffer that `next_buffer` returned."""
 
     def sent(self) -> None:
         """Handle the end of our half of the stream: everything was sent."""
@@ -163,7 +163,7 @@ class FrameSender:
         stream.trailers = trailers
         stream.ending = ending
         if not outbox:
-            # an empty DATA frame needs no window
+            # an empty DATA frame needs no window (RFC 9113 section 6.9.1)
             if ending:
                 self.transport.write(frame_header(DATA, END_STREAM, stream.id, 0))
                 stream.sent()
@@ -229,6 +229,7 @@ class FrameSender:
         if value > MAX_WINDOW:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "initial window over 2^31-1")
         change, self.initial_window = value - self.initial_window, value
+        # a window may become negative: nothing is sent until updates have made it positive (section 6.9.2)
         for stream in streams:
             stream.send_window += change
             if stream.send_window > MAX_WINDOW:
@@ -240,7 +241,7 @@ class FrameSender:
 
     def widen(self, increment: int) -> None:
         """Apply a WINDOW_UPDATE of the connection. Raises Http2Error."""
-        if not increment:
+        if not increment:  # the same on a stream ends only the stream (RFC 9113 section 6.9)
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
         self.window += increment
         if self.window > MAX_WINDOW:
@@ -269,7 +270,7 @@ class FrameSender:
         size = count = 0
         ready = self._ready
         while ready and self.window > 0 and not self.paused:
-            if count == _FRAMES_AT_ONCE:
+            if count == _FRAMES_AT_ONCE:  # thousands of streams with a byte each must not keep the loop
                 self._put_off = True
                 self._later(self._resume_pumping)
                 break

@@ -32,7 +32,7 @@ class GivenParameters:
 
     where: str
     """Model or option that sets them, for messages."""
-    words: Mapping[str, str]
+    values: Mapping[str, str]
     field: str = ""
     """Path of the parameters in the configuration; empty for those of an option."""
 
@@ -40,18 +40,18 @@ class GivenParameters:
     def of_model(cls, config: ModelConfig) -> "GivenParameters":
         """Return the parameters of a ModelConfig, without those for load generators."""
         parameters = config.parameters.items()
-        words = {key: value.string_value for key, value in parameters if key not in _OF_CLIENTS}
-        return cls(where=f"model '{config.name}'", words=words, field="parameters")
+        values = {key: value.string_value for key, value in parameters if key not in _OF_CLIENTS}
+        return cls(where=f"model '{config.name}'", values=values, field="parameters")
 
     @classmethod
     def of_backend(cls, backend: str, settings: Mapping[str, str]) -> "GivenParameters":
         """Return the --backend-config settings of a backend."""
-        return cls(where=f"--backend-config {backend}", words=settings)
+        return cls(where=f"--backend-config {backend}", values=settings)
 
     def wrong(self, key: str, expected: str) -> ConfigError:
         """Return the error for a parameter with an invalid value."""
         return self.refuse(
-            key, f"parameter '{key}' of {self.where} must be {expected}, got '{self.words[key]}'"
+            key, f"parameter '{key}' of {self.where} must be {expected}, got '{self.values[key]}'"
         )
 
     def refuse(self, key: str, message: str) -> ConfigError:
@@ -63,7 +63,7 @@ class GivenParameters:
 
         Runtimes take 32-bit signed integers.
         """
-        text = self.words.get(key)
+        text = self.values.get(key)
         if not text:
             return default
         if not re.fullmatch("[0-9]{1,10}", text) or not least <= int(text) <= most:
@@ -72,7 +72,7 @@ class GivenParameters:
 
     def number(self, key: str, expected: str, *, most: float, default: float = 0.0) -> float:
         """Return a number from 0 to `most`, `default` if not set. Raises ConfigError that says `expected`."""
-        text = self.words.get(key)
+        text = self.values.get(key)
         if text is None:
             return default
         try:
@@ -93,7 +93,7 @@ class GivenParameters:
 
     def switch(self, key: str, *, default: D) -> bool | D:
         """Return a boolean, or `default` if not set. Raises ConfigError."""
-        text = self.words.get(key)
+        text = self.values.get(key)
         if text is None:
             return default
         if text.lower() not in TRUE_WORDS | FALSE_WORDS:
@@ -102,7 +102,7 @@ class GivenParameters:
 
     def one_of(self, key: str, meanings: Mapping[str, str]) -> str | None:
         """Return the meaning of the value, None if not set. Raises ConfigError."""
-        text = self.words.get(key)
+        text = self.values.get(key)
         if text is not None and text not in meanings:
             raise self.wrong(key, f"one of {', '.join(meanings)}")
         return None if text is None else meanings[text]
@@ -113,7 +113,7 @@ class GivenParameters:
 
     def warn_of_others(self, known: Collection[str], effect: str) -> None:
         """Log a warning for each key that is not known."""
-        for key in self.words:
+        for key in self.values:
             if key not in known:
                 self.warn(key, effect, known)
 

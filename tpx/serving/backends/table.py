@@ -10,7 +10,7 @@ from typing import cast
 
 from tpx.errors import Code, LoadError
 from tpx.serving.backends.contract import Backend
-from tpx.serving.extensions import ExtensionKind, Known, imported, make, names, offer_of, unknown
+from tpx.serving.extensions import BuiltIn, ExtensionKind, imported, make, names, offer_of, unknown
 
 _ALL = {
     "onnxruntime": ("onnxruntime:OnnxRuntimeBackend", "onnxruntime", "onnx"),
@@ -27,8 +27,8 @@ _ALL = {
     "tensorrt": ("tensorrt.backend:TensorRtBackend", "tensorrt", "tensorrt"),
 }
 """Class, package that it needs, and extra that installs it."""
-KNOWN: Mapping[str, Known] = {
-    name: Known(f"tpx.serving.backends.{target}", package, f"pip install 'tpx[{extra}]'" if extra else "")
+KNOWN: Mapping[str, BuiltIn] = {
+    name: BuiltIn(f"tpx.serving.backends.{target}", package, f"pip install 'tpx[{extra}]'" if extra else "")
     for name, (target, package, extra) in _ALL.items()
 }
 

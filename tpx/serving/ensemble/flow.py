@@ -58,7 +58,7 @@ class Flow:
         plan = self._plan
         self._values[tensor][iteration] = [value, plan.uses[tensor], sequence]
         for step in plan.consumers[tensor]:
-            self.look(step)
+            self.issue_calls(step)
 
     def take(self, tensor: int, iteration: int) -> Tensor | None:
         """Return a value for one of its uses."""
@@ -96,7 +96,7 @@ class Flow:
 
     # calls
 
-    def look(self, step: int) -> None:
+    def issue_calls(self, step: int) -> None:
         """Call a step for each iteration for which all inputs have arrived."""
         streamed = self._plan.steps[step].streamed
         limit = self._limit
@@ -182,4 +182,4 @@ class Flow:
 
     def _look_at_all_steps(self) -> None:
         for step in range(len(self._plan.steps)):
-            self.look(step)
+            self.issue_calls(step)

@@ -327,7 +327,7 @@ class EnsembleRun:
             if self._missing[step]:
                 continue
             if flow is not None and plan.steps[step].streamed:
-                flow.look(step)
+                flow.issue_calls(step)
             else:
                 self._ready.append(Call(step, 0))
         if number in plan.wanted:

@@ -39,14 +39,14 @@ class GrpcHealth:
     def enter(self, watch: "_HealthWatch") -> None:
         """Send a watcher the current health, and later every change."""
         self.watchers.add(watch)
-        watch.tell(_make_response(ready=self._plane.ready()))
+        watch.notify(_make_response(ready=self._plane.ready()))
         if self._looking is None:
             self._schedule_update()
 
     def part(self, watch: "_HealthWatch") -> None:
         """Send a watcher the health for the last time."""
         self.watchers.discard(watch)
-        watch.tell(_make_response(ready=self._plane.ready()))
+        watch.notify(_make_response(ready=self._plane.ready()))
 
     def _schedule_update(self) -> None:
         self._looking = asyncio.get_running_loop().call_later(_LOOK_EVERY_S, self._update_watchers)
@@ -58,7 +58,7 @@ class GrpcHealth:
             return
         health = _make_response(ready=self._plane.ready())
         for watch in list(self.watchers):
-            watch.tell(health)
+            watch.notify(health)
         if self.watchers:
             self._schedule_update()
 
@@ -97,7 +97,7 @@ class _HealthWatch:
     def gone(self) -> None:
         self._health.watchers.discard(self)
 
-    def tell(self, health: messages.HealthCheckResponse) -> None:
+    def notify(self, health: messages.HealthCheckResponse) -> None:
         """Send the health if it has changed."""
         if health.status != self._told:
             self._told = health.status

@@ -17,7 +17,7 @@ from tpx.protocol.v2_protobuf import RAW_OUTPUT_TAG, decode_infer_request, set_p
 from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.forwarding import HeaderForwarding
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally, when_loaded
-from tpx.serving.frontends.inference import KnownHead, Replies
+from tpx.serving.frontends.inference import CachedHead, Replies
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
@@ -36,7 +36,7 @@ _NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 Reply = Callable[[InferRequest, InferResponse], None]
 
 
-class _KnownGrpcHead(KnownHead[ServerCall, list[Buffer]]):
+class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
     """A remembered message head, and the bytes expected before each tensor of requests and responses."""
 
     __slots__ = ("_outputs", "_starts", "frames", "size")

@@ -35,7 +35,7 @@ from tpx.serving.frontends.http_verbs import (
     of_model,
     when_done,
 )
-from tpx.serving.frontends.inference import KnownHead, Replies, cut_tensors
+from tpx.serving.frontends.inference import CachedHead, Replies, cut_tensors
 from tpx.serving.frontends.load_report import LoadReport, format_of
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_http
@@ -53,7 +53,7 @@ _REMEMBERED_HEADS = 2048
 _REMEMBERED_HEAD_BYTES = 16 << 10
 
 
-class _KnownHttpHead(KnownHead[HttpRequest, _Answer]):
+class _KnownHttpHead(CachedHead[HttpRequest, _Answer]):
     """A remembered JSON head, and the constant start of the responses to its requests."""
 
     __slots__ = ("_generation", "_headers", "_outputs", "_repeats", "_start", "_whole")

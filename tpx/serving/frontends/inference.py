@@ -75,7 +75,7 @@ class Replies(Generic[E, Encoded]):
             self.fail_internally(exchange, exc)
 
 
-class KnownHead(ABC, Generic[E, Encoded]):
+class CachedHead(ABC, Generic[E, Encoded]):
     """A remembered head and the fast path for its requests. Implements RemoteAnswers."""
 
     __slots__ = ("_replies", "_size", "fast", "head", "quick", "remote")

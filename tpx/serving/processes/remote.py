@@ -45,7 +45,7 @@ OnError = Callable[[TpxError], None]
 
 
 class RemoteModel:
-    """Implements Servant: a model that the engine serves, or the one that answered a request."""
+    """Implements RequestTarget: a model that the engine serves, or the one that answered a request."""
 
     retired = False
 
@@ -56,7 +56,7 @@ class RemoteModel:
         self.decoupled = config.model_transaction_policy.decoupled
         self.signature = Signature.of(config, model.labels)
 
-    def submit(self, request: InferRequest) -> None:  # noqa: ARG002 (Servant's signature)
+    def submit(self, request: InferRequest) -> None:  # noqa: ARG002 (RequestTarget's signature)
         """Raise NotReady: requests are sent to the engine instead."""
         raise NotReady(_DOWN)
 

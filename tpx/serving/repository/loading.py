@@ -33,7 +33,7 @@ from tpx.serving.heap import buffered_bytes
 from tpx.serving.host import Host
 from tpx.serving.instance import Instance
 from tpx.serving.instances.completions import Completions
-from tpx.serving.model import Parts, Placed, ServedModel, plan_regroup
+from tpx.serving.model import ModelInstance, ModelParts, ServedModel, plan_regroup
 from tpx.serving.polling import NO_POLLING, BusyPolling
 from tpx.serving.repository import configuration
 from tpx.serving.repository.agents.ownership import Ownership
@@ -92,7 +92,7 @@ class Regroup:
 
     model: ServedModel
     config: ModelConfig
-    join: Sequence[Placed]
+    join: Sequence[ModelInstance]
     part: Sequence[InstanceSpec]
 
     def do(self) -> list[Instance]:
@@ -241,7 +241,7 @@ class Loader:
             model = ServedModel(
                 config,
                 version,
-                Parts(
+                ModelParts(
                     signature=signature,
                     scheduler=scheduler_of(config),
                     stacking=stacking_of(config, source.directory, opened),
@@ -268,7 +268,7 @@ class Loader:
 
     def _create_instances(
         self, model: ServedModel, specs: Sequence[InstanceSpec], config: ModelConfig, source: ModelSource
-    ) -> list[Placed]:
+    ) -> list[ModelInstance]:
         """Create instances and warm them up. They do not compute for the model until they join it."""
         prepared = model.prepare(specs, config, self._completions)
         try:

@@ -50,7 +50,7 @@ class FilledHoles:
                 )
             self._bytes += size
 
-    def give(self, size: int) -> None:
+    def free(self, size: int) -> None:
         with self._lock:
             self._bytes -= size
 
@@ -86,7 +86,7 @@ class SystemRegionMemory:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-            self._holes.give(self._filled_bytes)
+            self._holes.free(self._filled_bytes)
 
     def read_into(self, memory: memoryview, offset: int) -> None:
         done, size = 0, len(memory)

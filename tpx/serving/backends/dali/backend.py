@@ -165,7 +165,7 @@ class DaliModel:
         self._releases = files.settings.get("release_after_unload", "") == "true"
         parameters = GivenParameters.of_model(config)
         self._threads = parameters.threads("num_threads", least=1)
-        listed = parameters.words.get(_JOINED, "")
+        listed = parameters.values.get(_JOINED, "")
         self.joined_outputs = frozenset(filter(None, listed.split(":")))
         """Outputs whose samples are concatenated."""
 

@@ -29,7 +29,7 @@ class EngineParameters(Protocol):
 def given_parameters(config: ModelConfig, known: frozenset[str], backend: str) -> GivenParameters:
     """Return the parameters of a model. Raises ConfigError for one that is not `known`."""
     given = GivenParameters.of_model(config)
-    for key in given.words:
+    for key in given.values:
         if key not in known:
             raise given.refuse(
                 key,

@@ -51,7 +51,7 @@ class EngineSettings:
             max_queue_size=given.whole("max_queue_size", default=256),
             embeddings=given.switch("embeddings", default=False),
             pooling=given.one_of("pooling", _POOLINGS) or "",
-            chat_template=given.words.get("chat_template", ""),
+            chat_template=given.values.get("chat_template", ""),
             cache_ram_mib=given.whole("cache_ram_mib", default=0),
             kv_cache_type=given.one_of("kv_cache_type", _CACHE_TYPES) or "f16",
         )

@@ -82,7 +82,7 @@ class LentOutputs:
         # appended to by any thread that drops the last reference
         self._returned: deque[weakref.ref[Any]] = deque()
 
-    def lend(self, results: list[Any]) -> list[Any]:
+    def outputs(self, results: list[Any]) -> list[Any]:
         """Return the outputs of a run, as views of the runtime's memory or as copies."""
         for index, array in enumerate(results):
             if array.nbytes <= _LENT_UNCOUNTED_BYTES:
@@ -124,7 +124,7 @@ class ArrayExecutor:
         self._options = options
         self._names = [tensor.name for tensor in outputs]
         self._lent = LentOutputs()
-        self._lend = self._lent.lend
+        self._outputs = self._lent.outputs
         self._conversions = Conversions(inputs, outputs)
         self._converts = self._conversions.needed
 
@@ -136,7 +136,7 @@ class ArrayExecutor:
             results = self._run(self._names, inputs, options)
         except ORT_ERRORS as exc:
             raise ExecutionError(f"onnx runtime error: {exc}") from exc
-        arrays = dict(zip(self._names, self._lend(results), strict=True))
+        arrays = dict(zip(self._names, self._outputs(results), strict=True))
         return self._conversions.from_runtime(arrays) if self._converts else arrays
 
     def _choose_options(self, inputs: Arrays) -> ort.RunOptions:

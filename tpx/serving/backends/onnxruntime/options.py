@@ -35,10 +35,10 @@ class Threads:
 
         Raises ConfigError, or LoadError if the shared pools cannot be as --backend-config says.
         """
-        server_settings = GivenParameters(where=COMMAND_LINE, words=settings)
+        server_settings = GivenParameters(where=COMMAND_LINE, values=settings)
         model = GivenParameters.of_model(config)
         if server_settings.switch(GLOBAL, default=False):
-            for key in {INTRA, INTER} & model.words.keys():
+            for key in {INTRA, INTER} & model.values.keys():
                 model.warn(key, f"has no effect: {COMMAND_LINE},{GLOBAL} gives all models the same threads")
             threads = cls(
                 intra_op=server_settings.threads(INTRA), inter_op=server_settings.threads(INTER), common=True
@@ -123,9 +123,9 @@ def warn_of_unknown(config: ModelConfig, settings: Mapping[str, str], *, on_gpu:
 
     Session entries that ONNX Runtime may not know are passed on with a warning.
     """
-    GivenParameters(where=COMMAND_LINE, words=settings).warn_of_others(_SETTINGS, "has no effect")
+    GivenParameters(where=COMMAND_LINE, values=settings).warn_of_others(_SETTINGS, "has no effect")
     given = GivenParameters.of_model(config)
-    for key in given.words:
+    for key in given.values:
         if key in _OWN or key in ENTRIES:
             continue
         if key in CUDA_PARAMETERS:
@@ -157,7 +157,7 @@ def session_options(config: ModelConfig, threads: Threads, files: ModelFiles) ->
     # spinning while idle doubles the CPU time of small models
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    for key, word in given.words.items():
+    for key, word in given.values.items():
         if key.startswith(PREFIXES):
             try:
                 options.add_session_config_entry(key, word)
@@ -188,7 +188,7 @@ def run_options(config: ModelConfig, spec: InstanceSpec) -> ort.RunOptions:
     options = ort.RunOptions()
     options.log_severity_level = 3
     given = GivenParameters.of_model(config)
-    text = given.words.get(SHRINKAGE, "")
+    text = given.values.get(SHRINKAGE, "")
     arenas = []  # those of this instance; their free memory is returned to the system after each run
     for item in text.split(";") if text else ():
         found = _DEVICE.fullmatch(item)

@@ -145,7 +145,7 @@ def _choose_gpu_providers(
     device = {"device_id": str(spec.device_id)}
     model, cuda = GivenParameters.of_model(config), {}
     for key, meanings in CUDA_PARAMETERS.items():
-        word = model.words.get(key) if meanings is None else model.one_of(key, meanings)
+        word = model.values.get(key) if meanings is None else model.one_of(key, meanings)
         if word is not None:
             cuda[key] = word
     out = []
@@ -155,7 +155,7 @@ def _choose_gpu_providers(
             out.append(replace(TENSORRT, options={**_read_tensorrt_options(given), **device}))
         else:
             given.warn_of_others((*CUDA_PARAMETERS, *_CUDA_OPTIONS.split()), _PASSED_ON)
-            cuda = {**given.words, **cuda}
+            cuda = {**given.values, **cuda}
     return [*out, replace(CUDA, options={**cuda, **device})]
 
 
@@ -164,7 +164,7 @@ def _choose_cpu_providers(config: ModelConfig, accelerators: Iterable[_Accelerat
     for item in accelerators:
         given = _read_parameters(config, item)
         given.warn_of_others(_OPENVINO_OPTIONS.split(), _PASSED_ON)
-        out.append(replace(OPENVINO, options={"device_type": "CPU", **given.words}))
+        out.append(replace(OPENVINO, options={"device_type": "CPU", **given.values}))
     return out
 
 
@@ -174,8 +174,8 @@ _PASSED_ON = "is passed on to ONNX Runtime, but tpx does not know it"
 def _read_parameters(config: ModelConfig, accelerator: _Accelerator) -> GivenParameters:
     where = f"execution accelerator '{accelerator.name}' of model '{config.name}'"
     field = path_of(config, accelerator, "parameters")
-    given = GivenParameters(where=where, words=dict(accelerator.parameters), field=field)
-    if "device_id" in given.words:
+    given = GivenParameters(where=where, values=dict(accelerator.parameters), field=field)
+    if "device_id" in given.values:
         fault = f"parameter 'device_id' of {where}: set the device with gpus in the instance_group"
         raise given.refuse("device_id", fault)
     return given
@@ -184,7 +184,7 @@ def _read_parameters(config: ModelConfig, accelerator: _Accelerator) -> GivenPar
 def _read_tensorrt_options(given: GivenParameters) -> dict[str, str]:
     """Return TensorRT's options; names that begin with trt_ are ONNX Runtime's own."""
     out: dict[str, str] = {}
-    for key, word in given.words.items():
+    for key, word in given.values.items():
         if key == "precision_mode":
             if word not in _PRECISIONS:
                 fault = f"unsupported precision mode '{word}' is requested for {given.where}"

@@ -63,11 +63,11 @@ class OpenVinoSettings:
 def settings_of(config: ModelConfig) -> OpenVinoSettings:
     """Return the settings of a ModelConfig. Raises ConfigError that names the parameter."""
     given = GivenParameters.of_model(config)
-    given = replace(given, words={_EARLIER_NAMES.get(key, key): word for key, word in given.words.items()})
+    given = replace(given, values={_EARLIER_NAMES.get(key, key): word for key, word in given.values.items()})
     properties: dict[str, str] = {}
     if given.switch("HINT_BF16", default=False):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"
-    for key, text in given.words.items():
+    for key, text in given.values.items():
         words = _WORDS.get(key, ())
         if key in _OWN:
             continue
@@ -79,7 +79,7 @@ def settings_of(config: ModelConfig) -> OpenVinoSettings:
             raise given.wrong(key, f"one of {', '.join(words)}{' or a number' if key in _COUNTS else ''}")
         else:
             properties[key] = str(given.threads(key)) if key in _COUNTS else text
-    device = given.words.get("TARGET_DEVICE") or "CPU"
+    device = given.values.get("TARGET_DEVICE") or "CPU"
     if device == "CPU":
         # results must not depend on whether this machine's CPU supports bfloat16
         if not {"INFERENCE_PRECISION_HINT", "EXECUTION_MODE_HINT"} & properties.keys():
@@ -90,7 +90,7 @@ def settings_of(config: ModelConfig) -> OpenVinoSettings:
     return OpenVinoSettings(
         device=device,
         properties=properties,
-        extension=given.words.get("CPU_EXTENSION_PATH", ""),
+        extension=given.values.get("CPU_EXTENSION_PATH", ""),
         fixed_batch=given.switch("SKIP_OV_DYNAMIC_BATCHSIZE", default=False),
         padded=given.switch("ENABLE_BATCH_PADDING", default=False),
         reshaped=given.switch("RESHAPE_IO_LAYERS", default=False),

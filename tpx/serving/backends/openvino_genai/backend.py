@@ -42,8 +42,8 @@ class OpenVinoGenAiSettings:
             n_batch=given.whole("n_batch", least=1, default=2048),
             threads=engine_threads(config, given),
             max_queue_size=given.whole("max_queue_size", default=256),
-            chat_template=given.words.get("chat_template", ""),
-            device=given.words.get("device", "CPU"),
+            chat_template=given.values.get("chat_template", ""),
+            device=given.values.get("device", "CPU"),
         )
 
 

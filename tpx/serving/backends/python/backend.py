@@ -172,7 +172,7 @@ class PythonModel:
             decoupled=config.model_transaction_policy.decoupled,
             end_timeout_s=float(given.whole("stub-timeout-seconds", default=_END_TIMEOUT_S)),
             start=lambda: self._start_process(config),
-            words={
+            arguments={
                 **self._source,
                 "instance": spec.name,
                 "spin_ns": spin_us * 1000,

@@ -16,8 +16,8 @@ from tpx.serving.backends.python.encoding import (
     encode_request,
     string_start,
 )
-from tpx.serving.backends.python.held import Held, HeldBatch, unread_buffers
 from tpx.serving.backends.python.lifecycle import InstanceSettings, ModelProcess
+from tpx.serving.backends.python.pending import PendingBatch, PendingRequest, unread_buffers
 from tpx.serving.backends.python.process import ChildProcess
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
@@ -73,9 +73,9 @@ class PythonInstance:
         self._depths = QueueDepth()
         self._decoupled = settings.decoupled
         self._numbers = 0
-        self._batches: dict[int, HeldBatch] = {}
+        self._batches: dict[int, PendingBatch] = {}
         """Batches it holds, in order; the first is computing, as far as known here."""
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, PendingRequest] = {}
         self._loop = host.loop
         self._process = ModelProcess(settings, host, self)
         self._process.launch(process)
@@ -130,7 +130,7 @@ class PythonInstance:
 
     def notify(self) -> None:
         if self._sink is not None:
-            self._sink.look()
+            self._sink.dispatch()
 
     @property
     def computing(self) -> int:
@@ -179,10 +179,10 @@ class PythonInstance:
         assert connection is not None
         self._numbers += 1
         number = self._numbers & 0xFFFFFFFF
-        held_batch = HeldBatch(batch, sink, self._schedule_cancellation, decoupled=self._decoupled)
+        held_batch = PendingBatch(batch, sink, self._schedule_cancellation, decoupled=self._decoupled)
         for index, request in enumerate(batch.requests):
             self._numbers += 1
-            held_batch.held.append(Held(held_batch, index, request, self._numbers, connection))
+            held_batch.held.append(PendingRequest(held_batch, index, request, self._numbers, connection))
         if not connection.open:  # the process died in an earlier warm-up
             self._fail_unsent(held_batch, self._process.unhealthy)
             return
@@ -210,7 +210,7 @@ class PythonInstance:
             if held.request.cancelled:  # cancelled while it waited for a process
                 held.end()
 
-    def _add_request(self, held: Held, parts: list[Buffer], connection: WorkerConnection) -> None:
+    def _add_request(self, held: PendingRequest, parts: list[Buffer], connection: WorkerConnection) -> None:
         request, sequences = held.request, self._sequences
         added = added_tensors(sequences, request, request) if sequences is not None else ()
         encode_request(held.handle, request, added, parts)
@@ -224,7 +224,7 @@ class PythonInstance:
         encode_null(self._numbers, request.head, added, parts)
         connection.add_tensors(parts, [*null_request(request).buffers, *[tensor.data for tensor in added]])
 
-    def _fail_unsent(self, batch: HeldBatch, why: str) -> None:
+    def _fail_unsent(self, batch: PendingBatch, why: str) -> None:
         batch.fail(why)
         batch.release()
 
@@ -377,11 +377,11 @@ class _WarmUp:
     def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
         """Do nothing: requests for a warm-up have no `pieces`."""
 
-    def again(self, request: InferRequest) -> None:  # noqa: ARG002
+    def requeue(self, request: InferRequest) -> None:  # noqa: ARG002
         """Refuse: rescheduling a warm-up request would never end, and one execution warms enough."""
         self._finish(None)
 
-    def look(self) -> None:
+    def dispatch(self) -> None:
         """Do nothing: there is no other batch."""
 
     def returned(self, batch: Batch) -> None:  # noqa: ARG002

@@ -37,7 +37,7 @@ class InstanceSettings:
 
     name: str
     model: str
-    words: JsonObject
+    arguments: JsonObject
     """Arguments for `initialize`."""
     decoupled: bool
     end_timeout_s: float
@@ -123,7 +123,7 @@ class ModelProcess:
         if process.exited >= 0:
             self._loop.add_reader(process.exited, self._kill_survivors)
         self.services = Services(connection, self._host, self._settings.model, self._owner.find_trace)
-        connection.send(frames.INITIALIZE, [json.dumps(self._settings.words).encode()])
+        connection.send(frames.INITIALIZE, [json.dumps(self._settings.arguments).encode()])
         answer = await self._initialized
         if "error" in answer or not connection.open:
             connection.close()

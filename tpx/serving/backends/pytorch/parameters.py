@@ -62,15 +62,15 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
     """Read the parameters, with a warning for each that has no effect on this model. Raises ConfigError."""
     given = GivenParameters.of_model(config)
     for key, reason in _REFUSED.items():
-        if key in given.words:
+        if key in given.values:
             fault = f"model '{config.name}': parameter {key} is not supported: {reason}"
             raise given.refuse(key, fault)
     most = max(1, config.max_batch_size)
-    words = [word.strip() for word in given.words.get(GRAPHS, "").split(",") if word.strip()]
+    words = [word.strip() for word in given.values.get(GRAPHS, "").split(",") if word.strip()]
     if not all(word.isdecimal() and 0 < int(word) <= most for word in words):
         raise given.wrong(GRAPHS, f"batch sizes from 1 to max_batch_size ({most}), with commas between")
     settings = PytorchSettings(
-        jit={key: given.switch(key, default=False) for key in _JIT if key in given.words},
+        jit={key: given.switch(key, default=False) for key in _JIT if key in given.values},
         inference_mode=given.switch("INFERENCE_MODE", default=True),
         cudnn=not given.switch("DISABLE_CUDNN", default=False),
         weight_sharing=given.switch("ENABLE_WEIGHT_SHARING", default=False),
@@ -78,7 +78,7 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
         intra_op_threads=_read_thread_count(given, *_INTRA),
         inter_op_threads=_read_thread_count(given, *_INTER),
         compile_options=_read_compile_options(given),
-        class_name=given.words.get(CLASS, ""),
+        class_name=given.values.get(CLASS, ""),
         graph_batch_sizes=tuple(sorted({int(word) for word in words})),
     )
     file = f"the model's file is: {kind.value}"
@@ -89,7 +89,7 @@ def settings_of(config: ModelConfig, kind: Format, *, on_gpu: bool) -> PytorchSe
         **dict.fromkeys(_GPU, (on_gpu, "no instance of the model is on a GPU")),
         **dict.fromkeys(("INFERENCE_MODE", "ENABLE_WEIGHT_SHARING", *_INTRA, *_INTER), (True, "")),
     }
-    for key in given.words:
+    for key in given.values:
         effective, reason = effects.get(key, (False, "the pytorch backend does not know it"))
         if not effective:
             given.warn(key, f"has no effect: {reason}")
@@ -100,8 +100,8 @@ def _read_thread_count(given: GivenParameters, *keys: str) -> int:
     """Return a thread count from synonymous keys; 0 or less means the default. Raises ConfigError."""
     counts = {}
     for key in keys:
-        if key in given.words:
-            counts[key] = 0 if re.fullmatch("-[0-9]+", given.words[key]) else given.threads(key)
+        if key in given.values:
+            counts[key] = 0 if re.fullmatch("-[0-9]+", given.values[key]) else given.threads(key)
     if len(set(counts.values())) > 1:
         counts_text = ", ".join(f"{key} {count}" for key, count in counts.items())
         raise given.refuse(
@@ -111,7 +111,7 @@ def _read_thread_count(given: GivenParameters, *keys: str) -> int:
 
 
 def _read_compile_options(given: GivenParameters) -> JsonObject | None:
-    text = given.words.get(COMPILE)
+    text = given.values.get(COMPILE)
     if text is None:
         return None
     try:

@@ -47,7 +47,7 @@ def settings_of(config: ModelConfig, backend: Mapping[str, str]) -> TensorFlowSe
     """Return the settings of a ModelConfig; `backend` holds those of --backend-config. Raises ConfigError."""
     parameters, options = GivenParameters.of_model(config), GivenParameters.of_backend("tensorflow", backend)
     parameters.warn_of_others(_KNOWN, "has no effect")
-    given = parameters.words
+    given = parameters.values
     level = config.optimization.graph.level
     version = backend.get("version", "2")
     if version != "2":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.extensions import ExtensionKind, Known, foreign, made, make, offer_of, unknown
+from tpx.serving.extensions import BuiltIn, ExtensionKind, foreign, made, make, offer_of, unknown
 from tpx.serving.repository.agents.base import AgentAction, AgentModel, RepositoryAgent
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ AGENTS = ExtensionKind(
     noun="repository agent",
     group="tpx.repository_agents",
     known={
-        "checksum": Known("tpx.serving.repository.agents.checksum:ChecksumAgent"),
-        "decrypt": Known(
+        "checksum": BuiltIn("tpx.serving.repository.agents.checksum:ChecksumAgent"),
+        "decrypt": BuiltIn(
             "tpx.serving.repository.agents.decrypt:DecryptAgent", "cryptography", "pip install 'tpx[decrypt]'"
         ),
     },

@@ -115,7 +115,7 @@ class Channel:
                     self._reading = False
                     changed.notify_all()
 
-    def look(self) -> None:
+    def read_arrived(self) -> None:
         """Handle frames that have arrived, without waiting."""
         with self._changed:
             if self._reading:
@@ -129,7 +129,7 @@ class Channel:
                 self._reading = False
                 self._changed.notify_all()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Notify waiting threads of a change."""
         with self._changed:
             self._changed.notify_all()
@@ -146,7 +146,7 @@ class Channel:
         try:
             self.wait(lambda: False)
         except ServerGone:
-            self.tell()
+            self.notify()
 
     def _read_frames(self) -> None:
         """Wait for data and handle the complete frames."""

@@ -217,7 +217,7 @@ class Execution:
         if self._decoupled:
             future.add_done_callback(partial(self._end_coroutine, [request._sender for request in requests]))
             return None
-        future.add_done_callback(lambda _: self.channel.tell())
+        future.add_done_callback(lambda _: self.channel.notify())
         self.channel.wait(future.done)
         return future.result()
 
@@ -255,7 +255,7 @@ class Execution:
 
     def is_cancelled(self, handle: int) -> bool:
         """Return whether a request was cancelled, after reading the frames that have arrived."""
-        self.channel.look()
+        self.channel.read_arrived()
         return handle in self.cancelled
 
     def respond(self, handle: int, response: InferenceResponse | None, *, final: bool) -> None:

@@ -10,7 +10,7 @@ from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import sample_of
 from tpx.perf.measure.ledger import Ending, MeasuredLevel
 from tpx.perf.measure.rules import LevelStatus
-from tpx.perf.measure.verdict import doubts
+from tpx.perf.measure.verdict import list_warnings
 from tpx.perf.pace import PaceSpec
 from tpx.perf.records import Records
 from tpx.perf.results import ClientCheck, ServerBreakdown
@@ -42,7 +42,7 @@ def told(in_flight: float = 3.9, requests: int = 1000, **changes: Any) -> list[s
         "check": CALM,
         "slo": (),
     }
-    return list(doubts(MeasuredLevel(**(fields | changes))))
+    return list(list_warnings(MeasuredLevel(**(fields | changes))))
 
 
 def test_a_sound_measurement_has_none() -> None:

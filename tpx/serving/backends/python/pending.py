@@ -15,7 +15,7 @@ from tpx.serving.request import InferRequest, InferResponse, UnreadInput
 _clock = time.perf_counter_ns
 
 
-class HeldBatch:
+class PendingBatch:
     """A batch in `execute`. When `execute` returns, some of its requests may be unanswered."""
 
     __slots__ = ("_again", "_apart", "_left", "_released", "batch", "decoupled", "held", "on_cancel", "sink")
@@ -28,7 +28,7 @@ class HeldBatch:
         self.on_cancel = on_cancel
         """Called when one of its requests is cancelled."""
         self.decoupled = decoupled
-        self.held: list[Held] = []
+        self.held: list[PendingRequest] = []
         self._left = len(batch.requests)
         self._released = False
         self._again: list[InferRequest] = []
@@ -69,7 +69,7 @@ class HeldBatch:
         elif not self._left:
             self._count_execution()
         for request in self._again:
-            self.sink.again(request)
+            self.sink.requeue(request)
 
     def give_back(self) -> None:
         """Restore the batch as it was, because it was not started."""
@@ -143,7 +143,7 @@ class HeldBatch:
 _NONE = InferResponse([], ExecutionError("the model has not responded"))
 
 
-class Held:
+class PendingRequest:
     """One request in the process. As its `backpressure`, it forwards cancellation and stalls to the model."""
 
     __slots__ = (
@@ -164,7 +164,12 @@ class Held:
     )
 
     def __init__(
-        self, owner: HeldBatch, index: int, request: InferRequest, handle: int, connection: WorkerConnection
+        self,
+        owner: PendingBatch,
+        index: int,
+        request: InferRequest,
+        handle: int,
+        connection: WorkerConnection,
     ) -> None:
         self.handle = handle
         self.request = request
@@ -316,7 +321,7 @@ class Held:
 class _UnreadInput:
     """Implements UnreadTensor: an input that the event loop has left in shared memory."""
 
-    def __init__(self, held: Held, unread: UnreadInput) -> None:
+    def __init__(self, held: PendingRequest, unread: UnreadInput) -> None:
         self._held = held
         self._unread = unread
 
@@ -330,7 +335,7 @@ class _UnreadInput:
         self._held.fail(error)
 
 
-def unread_buffers(held: Held) -> "list[Buffer | _UnreadInput]":
+def unread_buffers(held: PendingRequest) -> "list[Buffer | _UnreadInput]":
     """Return the tensors of a request; small ones that were left unread are read."""
     request = held.request
     unread = {id(each.memory): each for each in request.unread}
@@ -346,7 +351,7 @@ def unread_buffers(held: Held) -> "list[Buffer | _UnreadInput]":
     return buffers
 
 
-def _read_small(held: Held, unread: UnreadInput) -> None:
+def _read_small(held: PendingRequest, unread: UnreadInput) -> None:
     try:
         unread.read()
     except TpxError as exc:
