@@ -113,7 +113,7 @@ class Named(Ready):
     """A replica that answers with its port."""
 
     def do_POST(self) -> None:
-        body = str(self.server.server_address[1]).encode()
+        body = str(self.connection.getsockname()[1]).encode()
         with contextlib.suppress(OSError):
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(200)

@@ -54,7 +54,7 @@ def _sequences(arguments: JsonObject) -> int:
 
 
 def _gpus(given: GivenParameters) -> str:
-    text = given.words.get("GPU_DEVICE_IDS", "")
+    text = given.values.get("GPU_DEVICE_IDS", "")
     numbers = [word.strip() for word in text.split(",")] if text else []
     if len(set(numbers)) < len(numbers) or not all(number.isdecimal() for number in numbers):
         raise given.wrong("GPU_DEVICE_IDS", "numbers of GPUs, each once, with commas between them")
