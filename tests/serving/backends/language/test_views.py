@@ -40,13 +40,15 @@ class Sent:
         return [json.loads(value) for ((_, value),) in self.fields if isinstance(value, bytes)]
 
 
-def test_the_pieces_of_a_tool_call_are_joined_by_their_index() -> None:
+@pytest.mark.parametrize("begun", [{"arguments": "{"}, {}], ids=["as llama.cpp", "as vLLM"])
+def test_the_pieces_of_a_tool_call_are_joined_by_their_index(begun: dict[str, str]) -> None:
     sent = Sent()
     view = OpenAiWhole(sent, 1, legacy_logprobs=-1)
-    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", **begun}}
     view.take(chunk({"delta": {"role": "assistant", "content": None}}))
     view.take(chunk({"delta": {"tool_calls": [call]}}))
-    view.take(chunk({"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}}))
+    rest = "}" if begun else "{}"
+    view.take(chunk({"delta": {"tool_calls": [{"index": 0, "function": {"arguments": rest}}]}}))
     view.take(last(finish_reason="tool_calls"))
     view.end()
     [response] = sent.responses
@@ -106,6 +108,8 @@ def test_log_probabilities_of_completions_have_their_older_form() -> None:
         "text_offset": [0],
     }
     assert second["logprobs"]["text_offset"] == [1]
+    converted.convert(second)
+    assert second["logprobs"]["text_offset"] == [1], "an engine may have that form itself"
 
 
 def text(piece: str, reason: str | None = None) -> bytes:
@@ -128,6 +132,8 @@ def test_tensors_are_those_of_triton_s_vllm_backend(stream: bool) -> None:
         assert [row["finish_reason"] for row in rows] == [b"None", b"None", b"length"]
         assert [row["num_output_tokens"] for row in rows] == [1, 1, 0]
         assert {row["num_input_tokens"] for row in rows} == {5}
+        view.take(text("c", "length"))
+        assert dict(sent.fields[-1])["num_output_tokens"] == 1, "the last chunk of vLLM has a token"
     else:
         assert rows == [
             {"text_output": b"Qab", "finish_reason": b"length", "num_input_tokens": 5, "num_output_tokens": 4}

@@ -195,11 +195,11 @@ class LegacyLogprobs:
         self._offsets: dict[int, int] = {}
 
     def convert(self, choice: JsonObject) -> None:
-        """Convert those of a choice in place."""
+        """Convert those of a choice in place, unless the engine has that form itself."""
         offset = self._offsets.get(choice["index"], 0)
         self._offsets[choice["index"]] = offset + len(choice["text"])
         given = choice["logprobs"]
-        if given is None:
+        if given is None or "content" not in given:
             return
         tokens: list[JsonObject] = given["content"]
         choice["logprobs"] = {
