@@ -117,7 +117,9 @@ class SearchGrid:
         for model in self.members or ("",):
             instances = self.amount(point, "instances", model)
             threads = self.amount(point, "threads", model)
-            if self._cores and threads > 1 and instances * threads > self._cores:
+            # instances of one thread each may outnumber the cores, unless they are engines, which fill them
+            several = instances > 1 if ("n_parallel", model) in self._axes else threads > 1
+            if self._cores and several and instances * threads > self._cores:
                 return (
                     f"{instances:g} instances with {threads:g} threads each are more than the "
                     f"{self._cores} cores"
