@@ -246,6 +246,13 @@ def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> It
         )
 
 
+def _answers_column(view: ModelView) -> Iterator[Shown]:
+    """Yield the number of a language model's answers that are the default's, if variants were asked."""
+    told = {p.variant: p.answers.partition(" greedy")[0] for p in view.verdict.run.preparations if p.answers}
+    if told:
+        yield text("Greedy answers as the default's", lambda line: told.get(line.ranked.name, ""))
+
+
 def users_grid(key: str, view: ModelView) -> DataTable | None:
     """Return the loads that no other beats in tokens for a user and for all users; None without tokens."""
 
@@ -283,6 +290,7 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         *latency_columns(few=True),
         *resource_columns(view),
         *verdict_columns(lines, view.verdict.alike),
+        *_answers_column(view),
         *([_TIMES] if any(line.ranked.settled for line in lines) else ()),
     )
     best = view.verdict.recommended or (ranking[0].name if ranking and ranking[0].satisfies else "")
