@@ -51,7 +51,7 @@ BOUNDARIES = {
     "tpx/serving/backends/python/worker/main.py": 4,
     # a thread of the Python API: what ended it is raised again in the thread of whoever called
     "tpx/api/serving.py": 2,
-    "tpx/perf/inputs/prompts.py": 1,
+    "tpx/perf/inputs/texts.py": 1,
     # what packages add, backends and repository agents: whatever their code raises becomes an error of ours
     "tpx/serving/extensions.py": 1,
     # a PyTorch model that is a Python file runs in the server: whatever its code raises is told

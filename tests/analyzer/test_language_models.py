@@ -15,6 +15,7 @@ from tpx.analyzer.reports.files import markdown_text
 from tpx.analyzer.reports.grids import users_grid
 from tpx.analyzer.reports.view import Prices
 from tpx.analyzer.results.goals import WeightedObjective
+from tpx.analyzer.results.journal import VariantPrepared
 from tpx.analyzer.results.measurement import EnergyUse, LoadPoint, Measurement, Variant
 from tpx.analyzer.results.pooled import pooled
 from tpx.analyzer.values import read_constraints
@@ -187,3 +188,9 @@ def test_a_search_finds_the_engines_parameters_and_what_users_get(replay: Replay
     text = markdown_text(view_of(run))
     assert "n\\_parallel" in text
     assert "tokens/s of a user" in text
+    told = VariantPrepared(
+        model="alexnet", variant=best.name, how="loaded", answers="6 of 8 greedy answers are the default's"
+    )
+    (model,) = run.models
+    again = replace(run, models=(replace(model, preparations=(told,)),))
+    assert "| 6 of 8 |" in markdown_text(view_of(again))

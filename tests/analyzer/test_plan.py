@@ -35,6 +35,17 @@ def planned(*models: str, **options: Any) -> list[PlannedSearch]:
     return asyncio.run(plan_searches(config, runner, PACE))
 
 
+def test_the_parameters_of_an_engine_are_told() -> None:
+    config = build(
+        ProfileSpec,
+        {"profile_models": (ModelToProfile(name="llm"),), "max_measurements": 40, "cores": 2},
+    )
+    default = {"name": "llm", "backend": "llamacpp", "max_batch_size": 0}
+    [found] = asyncio.run(plan_searches(config, OfflineRunner({"llm": default}, replayed([])), PACE))
+    shown = format_search(found, 200)
+    assert re.search(r"llm_config_0 +1:CPU, no batches, n_parallel \d+, n_batch \d+, threads \d+", shown)
+
+
 def test_the_whole_space_is_counted_where_nothing_ends_it_early() -> None:
     [found] = planned(run_config_search_max_concurrency=8, run_config_search_max_instance_count=2)
     assert [each.name for each in found.variants] == [

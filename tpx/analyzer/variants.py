@@ -149,6 +149,12 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
     )
 
 
+def changed_parameters(variant: Variant) -> dict[str, str]:
+    """Return the parameters that a variant changes, with their values."""
+    changed = variant.delta.get("parameters") or {}
+    return {name: str((value or {}).get("string_value", "")) for name, value in changed.items()}
+
+
 def instance_count(groups: Iterable[Mapping[str, Any]]) -> int:
     """Return the total number of instances in these JSON groups: `count` on each of their GPUs."""
     return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)

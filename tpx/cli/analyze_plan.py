@@ -21,7 +21,7 @@ from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.search.driver import SearchDriver
 from tpx.analyzer.search.spec import Mode, SearchSpec
 from tpx.analyzer.trial import ROUND_WINDOWS
-from tpx.analyzer.variants import configure, effective
+from tpx.analyzer.variants import changed_parameters, configure, effective
 from tpx.analyzer.verdict import plural
 from tpx.cli.analyze_options import read_with_warnings
 from tpx.cli.commands import Exit
@@ -230,6 +230,7 @@ def format_search(search: PlannedSearch, width: int | None) -> str:
         most = own.max_batch_size
         parts = [own.instance_group, f"batches of up to {most}" if most else "no batches"]
         parts += ["dynamic batching"] * own.dynamic_batching
+        parts += [f"{name} {value}" for name, value in changed_parameters(variant).items()]
         loads = [t.load for t in search.trials if t.variant == variant and not t.round]
         rows.append((variant.name, ", ".join(parts), _format_loads(loads)))
     lines = [title]

@@ -115,7 +115,7 @@ class LoadKind:
 
 CONCURRENCY = LoadKind(
     name="concurrency",
-    opener="closed:open_requests",
+    opener="users:open_requests",
     option="concurrency_range",
     title="Request concurrency: {value:g}",
     column="Concurrency",
@@ -149,7 +149,7 @@ PERIODIC_CONCURRENCY = LoadKind(
 )
 SESSION_CONCURRENCY = LoadKind(
     name="session_concurrency",
-    opener="closed:open_sessions",
+    opener="users:open_sessions",
     option="session_concurrency",
     column="Session Concurrency",
     once=True,

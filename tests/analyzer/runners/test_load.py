@@ -14,7 +14,7 @@ from tpx.analyzer.results.measurement import LoadPoint, Variant
 from tpx.analyzer.runners.load import LoadGenerator, level_of, shorten_rules, to_measurement
 from tpx.analyzer.variants import configure
 from tpx.options import from_argv
-from tpx.perf.inputs.prompts import PROBES
+from tpx.perf.inputs.texts import PROBES
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import ClientTimes, Estimates, LevelResult, ServerBreakdown, Verdict

@@ -9,14 +9,8 @@ import pytest
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
 from tpx.errors import MeasurementError, UsageError
-from tpx.perf.inputs.prompts import (
-    PROBES,
-    WORDS,
-    Length,
-    WordTokens,
-    parse_length,
-    parse_word_tokens,
-)
+from tpx.perf.inputs.prompts import Length, parse_length
+from tpx.perf.inputs.texts import PROBES, WORDS, WordTokens, parse_word_tokens
 from tpx.perf.results import LevelResult, Sessions
 
 SERVICE = ("--service-kind", "openai", "-m", "llm", "--endpoint")

@@ -15,8 +15,9 @@ from tpx.perf.clients.endpoint import Endpoint, ServiceSpec
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.openai import DELAY, INPUT, SESSION
 from tpx.perf.connecting import open_model
-from tpx.perf.inputs.prompts import PromptSpec, WordTokens
+from tpx.perf.inputs.prompts import PromptSpec
 from tpx.perf.inputs.steps import Step, named
+from tpx.perf.inputs.texts import WordTokens
 from tpx.perf.inputs.workloads import BLOCK_TOKENS, read_workload, workload_data
 from tpx.perf.options import SessionSpec
 from tpx.protocol.tensors import decode_bytes

@@ -10,7 +10,7 @@ from tests.perf.loads.test_closed import until
 from tpx.perf.clients.base import LOST, TIMED_OUT
 from tpx.perf.inputs.feed import Conversation, ConversationTurn, RoundRobin
 from tpx.perf.inputs.requests import Requests
-from tpx.perf.loads.closed import SessionLoad
+from tpx.perf.loads.users import SessionLoad
 from tpx.perf.measure.collectors import session_figures
 from tpx.perf.results import DataSummary, Sessions
 

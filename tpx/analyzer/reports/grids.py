@@ -10,6 +10,7 @@ from tpx.analyzer.reports.charts import front_of
 from tpx.analyzer.reports.view import ModelView
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import repeated
+from tpx.analyzer.variants import changed_parameters
 from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import LARGEST_PERCENT, MICROSECONDS, change, change_range, in_unit, rounded
@@ -132,18 +133,12 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
         yield text(
             "Dynamic batching", lambda line: "on" if line.ranked.run.configuration.dynamic_batching else "off"
         )
-    for name in dict.fromkeys(name for line in lines for name in _changed_parameters(line)):
+    for name in dict.fromkeys(name for line in lines for name in changed_parameters(line.ranked.run.variant)):
         yield text(name, partial(_show_parameter, name))
 
 
 def _show_parameter(name: str, line: TableLine) -> str:
-    return _changed_parameters(line).get(name, "default")
-
-
-def _changed_parameters(line: TableLine) -> dict[str, str]:
-    """Return the parameters that a configuration changes, with their values."""
-    changed = line.ranked.run.variant.delta.get("parameters") or {}
-    return {name: str((value or {}).get("string_value", "")) for name, value in changed.items()}
+    return changed_parameters(line.ranked.run.variant).get(name, "default")
 
 
 _TIMES: Shown = text(
@@ -251,6 +246,13 @@ def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> It
         )
 
 
+def _answers_column(view: ModelView) -> Iterator[Shown]:
+    """Yield the number of a language model's answers that are the default's, if variants were asked."""
+    told = {p.variant: p.answers.partition(" greedy")[0] for p in view.verdict.run.preparations if p.answers}
+    if told:
+        yield text("Greedy answers as the default's", lambda line: told.get(line.ranked.name, ""))
+
+
 def users_grid(key: str, view: ModelView) -> DataTable | None:
     """Return the loads that no other beats in tokens for a user and for all users; None without tokens."""
 
@@ -288,6 +290,7 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         *latency_columns(few=True),
         *resource_columns(view),
         *verdict_columns(lines, view.verdict.alike),
+        *_answers_column(view),
         *([_TIMES] if any(line.ranked.settled for line in lines) else ()),
     )
     best = view.verdict.recommended or (ranking[0].name if ranking and ranking[0].satisfies else "")

@@ -117,11 +117,11 @@ class SearchGrid:
         for model in self.members or ("",):
             instances = self.amount(point, "instances", model)
             threads = self.amount(point, "threads", model)
-            if self._cores and threads > 1 and instances * threads > self._cores:
-                return (
-                    f"{instances:g} instances with {threads:g} threads each are more than the "
-                    f"{self._cores} cores"
-                )
+            # instances of one thread each may outnumber the cores, unless they are engines, which fill them
+            several = instances > 1 if ("n_parallel", model) in self._axes else threads > 1
+            if self._cores and several and instances * threads > self._cores:
+                each = f"{instances:g} instances with {threads:g} threads each"
+                return f"{each} are more than the {self._cores} cores"
             # the first choice leaves the batcher unchanged
             batches = self.amount(point, "batching", model)
             plain = self.amount((0,) * len(point), "batching", model)

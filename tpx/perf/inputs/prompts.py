@@ -4,50 +4,31 @@ Lengths are in tokens. A tokenizer's file counts them; without one, prompts are 
 service's own count of some prompts tells how many tokens a word takes.
 """
 
-import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import orjson
 
-from tpx.errors import MeasurementError, UsageError, WireError
+from tpx.errors import UsageError
 from tpx.options import check_range, given, option
-from tpx.perf.clients.base import Client, Prepared, Slot
+from tpx.perf.clients.base import Client
 from tpx.perf.clients.endpoint import Endpoint
-from tpx.perf.clients.openai import INPUT, SESSION, OpenAiAnswer, text_body
+from tpx.perf.clients.openai import INPUT, SESSION, text_body
 from tpx.perf.inputs.steps import DataSet, DataStream, Step
+from tpx.perf.inputs.texts import (
+    TextMaker,
+    TokenizerTexts,
+    WordTexts,
+    WordTokens,
+    learn_tokens,
+    parse_word_tokens,
+    text_tensor,
+)
 from tpx.perf.pace import parse_spread
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.tensors import Tensor, encode_bytes
-
-_TEXT = """
-able about above across after again against air along also always among animal answer apple around ask
-away back bank base bear beauty become before began behind below best better between bird black blue
-board boat body book both bring brother brown build busy call came can care carry catch cause center
-change chair child city class clear close cloud cold color come common complete contain correct country
-course cover cross current dark day deep develop direct distant door draw dream drive during early earth
-east easy end enough even evening event ever every example eye face family farm fast father feel field
-figure fill final find fire first fish five floor flower follow food force forest form found four free
-friend front full game garden gave general give glass gold good govern grass gray great green ground
-group grow half hand happy hard heart heavy help high hill history hold home horse hour house human
-hundred hunt idea inch island keep kind king knew land language large last late laugh law lead learn
-leave letter life light line list listen little live long lost love machine main many map mark market
-matter measure meet middle might mile mind minute money month moon morning mother mountain move music
-name nation near never next night north note notice number object ocean often old open order paper part
-pass people perhaps person picture piece place plain plant play point poor power present problem produce
-"""
-WORDS = _TEXT.split()
-"""Common English words, which most tokenizers take as one token each."""
-PROBED_WORDS = 16
-MOST_PROBED_WORDS = 512
-PROBES = 6
-"""Words of the short and the long prompts that tell how the service counts, and the number of each; the
-long ones have half as many words as tokens are wanted."""
-PROBE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,29 +49,6 @@ def parse_length(text: str) -> Length:
         if mean >= 1 and mean.is_integer():
             return Length(int(mean), deviation)
     raise ValueError("expected a number of tokens of at least 1 such as 512 or 512,sd=64")
-
-
-@dataclass(frozen=True, slots=True)
-class WordTokens:
-    """Tokens that a service counts for each word of a prompt, and those that it adds to every prompt."""
-
-    per_word: float = 1.0
-    added: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.per_word!r},{self.added!r}"
-
-
-def parse_word_tokens(text: str) -> WordTokens:
-    """Parse `1.3` or `1.3,12`."""
-    per_word, _, added = text.partition(",")
-    try:
-        found = WordTokens(float(per_word), float(added or 0))
-    except ValueError:
-        raise ValueError("expected numbers of tokens such as 1.3 or 1.3,12") from None
-    if not (0 < found.per_word < 1e6 and abs(found.added) < 1e9):
-        raise ValueError("expected more than 0 tokens for each word, such as 1.3")
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,56 +124,6 @@ class PromptSpec:
         return self.input_tokens is not None or self.output_tokens is not None
 
 
-class TextMaker(Protocol):
-    """Makes texts of wanted lengths."""
-
-    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:
-        """Return a text of this many tokens; the `first` of a prompt counts what the service adds."""
-
-    def count(self, text: str) -> int:
-        """Return the tokens of a text, at least 1."""
-
-
-class WordTexts:
-    """Implements TextMaker with words."""
-
-    def __init__(self, tokens: WordTokens) -> None:
-        self._tokens = tokens
-
-    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:
-        words = round((tokens - (self._tokens.added if first else 0)) / self._tokens.per_word)
-        return " ".join(rng.choice(WORDS, max(words, 1)))
-
-    def count(self, text: str) -> int:
-        return max(1, round(len(text.split()) * self._tokens.per_word))
-
-
-class TokenizerTexts:
-    """Implements TextMaker; a tokenizer's file counts the tokens."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises UsageError if the file or the package is missing."""
-        try:
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise UsageError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
-        try:
-            self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as exc:  # the package raises plain exceptions
-            raise UsageError(f"--tokenizer {path}: {exc}") from exc
-
-    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:  # noqa: ARG002 (unknown)
-        """Return a text of this many tokens; one more or less where its end merges differently."""
-        ids: list[int] = []
-        while len(ids) < tokens:
-            more = " " + " ".join(rng.choice(WORDS, tokens))
-            ids += self._tokenizer.encode(more, add_special_tokens=False).ids
-        return str(self._tokenizer.decode(ids[:tokens]))
-
-    def count(self, text: str) -> int:
-        return max(1, len(self._tokenizer.encode(text, add_special_tokens=False).ids))
-
-
 async def learn_words(
     spec: PromptSpec, usual: int, seed: int, endpoint: Endpoint, client: Client
 ) -> PromptSpec:
@@ -226,12 +134,7 @@ async def learn_words(
     """
     if spec.tokenizer is not None or spec.word_tokens is not None:
         return spec
-    rng = np.random.default_rng(seed)
-    probed = PROBED_WORDS, max(2 * PROBED_WORDS, min(usual // 2, MOST_PROBED_WORDS))
-    few, many = [await _count_mean(rng, n, endpoint, client) for n in probed]
-    per_word = (many - few) / (probed[1] - probed[0])
-    learnt = WordTokens(per_word, few - per_word * probed[0]) if per_word > 0 else WordTokens()
-    return replace(spec, word_tokens=learnt)
+    return replace(spec, word_tokens=await learn_tokens(usual, seed, endpoint, client))
 
 
 def make_prompts(spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoint) -> DataSet:
@@ -250,9 +153,9 @@ def make_prompts(spec: PromptSpec, text: str | None, seed: int, endpoint: Endpoi
             body |= bound_output(spec, length)
 
     def make(index: int) -> Step:
-        inputs = [_tensor(INPUT.name, orjson.dumps(bodies[index]))]
+        inputs = [text_tensor(INPUT.name, orjson.dumps(bodies[index]))]
         if endpoint.sessions:
-            inputs.append(_tensor(SESSION.name, b"%d" % (index // spec.turns)))
+            inputs.append(text_tensor(SESSION.name, b"%d" % (index // spec.turns)))
         return Step(where=f"prompt {index}", inputs=tuple(inputs))
 
     return DataSet(streams=(DataStream(len(bodies), make),), made=True, notices=tuple(notices))
@@ -294,35 +197,3 @@ def choose_maker(spec: PromptSpec) -> tuple[TextMaker, str]:
 def _draw(rng: np.random.Generator, length: Length, count: int) -> list[int]:
     drawn = rng.normal(length.mean, length.deviation, count)
     return cast("list[int]", np.maximum(np.rint(drawn), 1).astype(int).tolist())
-
-
-async def _count_mean(rng: np.random.Generator, words: int, endpoint: Endpoint, client: Client) -> float:
-    """Return how many tokens the service counts in prompts of so many words, on average."""
-    texts = [" ".join(rng.choice(WORDS, words)) for _ in range(PROBES)]
-    return fmean([await _count(text, endpoint, client) for text in texts])
-
-
-async def _count(text: str, endpoint: Endpoint, client: Client) -> int:
-    """Return the tokens that the service counts in a prompt; 0 if it does not count."""
-    body = text_body(text, endpoint) | {"max_tokens": 1}
-    tensors = [_tensor(INPUT.name, orjson.dumps(body))]
-    request = await client.prepare(tensors)
-    (slot,) = await client.open(1)
-    answer = await _ask(slot, request)
-    if answer.status != client.success:
-        failure = client.failure(answer)
-        raise MeasurementError(f"--input-tokens: a prompt was refused: {failure.code}: {failure.message}")
-    return answer.usage[0]
-
-
-async def _ask(slot: Slot, request: Prepared) -> OpenAiAnswer:
-    ended: asyncio.Future[OpenAiAnswer] = asyncio.get_running_loop().create_future()
-    slot.send(request, ended.set_result)
-    try:
-        return await asyncio.wait_for(ended, PROBE_S)
-    except TimeoutError as exc:
-        raise WireError(f"--input-tokens: no answer to a prompt within {PROBE_S:g} s") from exc
-
-
-def _tensor(name: str, element: bytes) -> Tensor:
-    return Tensor(name, "BYTES", (1,), encode_bytes([element]))

@@ -21,10 +21,11 @@ from tpx.errors import UsageError
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.openai import DELAY, INPUT, SESSION, text_body
 from tpx.perf.inputs.dataset import LINES
-from tpx.perf.inputs.prompts import PromptSpec, TextMaker, bound_output, choose_maker
+from tpx.perf.inputs.prompts import PromptSpec, bound_output, choose_maker
 from tpx.perf.inputs.steps import DataSet, DataStream, Step
+from tpx.perf.inputs.texts import TextMaker, text_tensor
 from tpx.protocol.json_values import JsonObject, JsonValue
-from tpx.protocol.tensors import Tensor, encode_bytes
+from tpx.protocol.tensors import Tensor
 
 BLOCK_TOKENS = 512
 """Tokens of each block that a Mooncake trace names by a hash."""
@@ -220,10 +221,10 @@ def workload_data(workload: Workload, spec: PromptSpec, seed: int, endpoint: End
             body = text_body(text, endpoint)
             tokens = request.output_tokens or (maker.count(request.reply) if maker and request.reply else 0)
             body |= bound_output(spec, tokens) if tokens else {}
-        inputs = [Tensor(INPUT.name, "BYTES", (1,), encode_bytes([orjson.dumps(body)]))]
+        inputs = [text_tensor(INPUT.name, orjson.dumps(body))]
         if endpoint.sessions:
             session = (request.session or str(index)).encode()
-            inputs.append(Tensor(SESSION.name, "BYTES", (1,), encode_bytes([session])))
+            inputs.append(text_tensor(SESSION.name, session))
             if request.delay_ms is not None:
                 delay = np.array([request.delay_ms], np.uint64)
                 inputs.append(Tensor(DELAY.name, "UINT64", (1,), delay.tobytes()))
