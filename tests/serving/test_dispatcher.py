@@ -503,9 +503,9 @@ def test_a_request_with_an_earlier_deadline_than_those_before_it_is_refused_in_t
 def test_a_removed_instance_gets_no_more_work() -> None:
     scene = Scene(DirectScheduler())
     other = FakeInstance()
-    scene.dispatcher.add_instance(scene.dispatcher.queue_for(Needs()), other)
-    scene.dispatcher.remove_instance(scene.instance)
-    assert scene.dispatcher.instances == [other]
+    scene.dispatcher.pool.add(scene.dispatcher.pool.queue_for(Needs()), other)
+    scene.dispatcher.pool.remove(scene.instance)
+    assert scene.dispatcher.pool.instances == [other]
     scene.add(request_of())
     scene.add(request_of())
     assert (len(scene.instance.batches), len(other.batches)) == (0, 1)
@@ -520,7 +520,7 @@ def test_a_removed_instance_keeps_its_resources_until_its_batch_ends() -> None:
         scene.add(request_of())
     first, second = scenes
     assert [len(scene.instance.batches) for scene in scenes] == [1, 0]
-    first.dispatcher.remove_instance(first.instance)
+    first.dispatcher.pool.remove(first.instance)
     second.loop.run()
     assert not second.instance.batches
     first.instance.finish()

@@ -43,10 +43,10 @@ class Bench:
             inline_below_ns=0,
             arrivals=Arrivals(),
         )
-        self.queue = dispatcher.queue_for(Needs())
+        self.queue = dispatcher.pool.queue_for(Needs())
         self.instances = [FakeInstance(), FakeInstance()]
         for instance in self.instances:
-            dispatcher.add_instance(self.queue, instance)
+            dispatcher.pool.add(self.queue, instance)
 
     def put(self, count: int) -> list[Batch]:
         batches = [Batch([request_of()]) for _ in range(count)]

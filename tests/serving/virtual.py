@@ -147,7 +147,7 @@ class Scene:
             arrivals=self.arrivals,
             clock=lambda: self.loop.now_ns,
         )
-        self.dispatcher.add_instance(self.dispatcher.queue_for(needs or Needs()), self.instance)
+        self.dispatcher.pool.add(self.dispatcher.pool.queue_for(needs or Needs()), self.instance)
 
     def add(self, request: InferRequest) -> InferRequest:
         """Have a request arrive now."""

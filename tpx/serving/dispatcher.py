@@ -1,28 +1,21 @@
 """Dispatcher: moves batches from a scheduler to instances, or computes them on the event loop.
 
-Everything here runs on the event loop unless a method says otherwise. An *instance queue* feeds
-instances that take the same batches: all instances of a model, or a single one if requests are bound to
-instances or a rate limiter is used.
+Everything here runs on the event loop unless a method says otherwise.
 """
 
 import asyncio
 import contextlib
-import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from tpx.errors import NotReady, TpxError
-from tpx.serving.backends.contract import Needs
-from tpx.serving.batch import Batch, EarlyResponse
-from tpx.serving.instance import Instance
-from tpx.serving.instances.thread import ThreadQueue
+from tpx.errors import TpxError
+from tpx.serving.batch import Batch
+from tpx.serving.instance_pool import InstancePool, InstanceQueue, ResponseSink
 from tpx.serving.request import InferRequest
-from tpx.serving.scheduling.base import NO_AFFINITY, Refusal, Scheduler
+from tpx.serving.scheduling.base import Refusal, Scheduler
 from tpx.serving.scheduling.inline import Arrivals, InlinePolicy
-from tpx.serving.scheduling.limiter import FREE, Admission, Limiter
+from tpx.serving.scheduling.limiter import Limiter
 from tpx.serving.turn import Turn
 
 _PURGE_S = 0.05
@@ -35,82 +28,6 @@ class GatheredRequests(Protocol):
     def compute_gathered(self) -> None: ...
     def give_up_gathered(self) -> None:
         """Submit them to the scheduler."""
-
-
-class ResponseSink(Protocol):
-    """Receives the results of requests, on the event loop."""
-
-    def answered(self, batch: Batch) -> None:
-        """Handle a batch that was computed or has failed."""
-
-    def responded(self, early: EarlyResponse) -> None:
-        """Handle a response that a request has before its batch has ended."""
-
-    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
-        """Handle a piece of a stream."""
-
-    def refused(self, request: InferRequest, error: TpxError) -> None:
-        """Handle a request that will not be computed because it was cancelled or timed out in the queue."""
-
-
-class InstanceQueue:
-    """Instances that take the same batches, and the batches they hold (implements CompletionSink)."""
-
-    def __init__(
-        self, index: int, admission: Admission, dispatcher: "Dispatcher", answers: ResponseSink
-    ) -> None:
-        self.index = index
-        self.admission = admission
-        self.threads: ThreadQueue = ThreadQueue()
-        """Queue shared by those instances that are threads."""
-        self.instances: list[Instance] = []
-        self.held: set[Batch] = set()
-        self.held_long = 0
-        """Number of held batches that may take long; the loop does not wait for these."""
-        self._waiting: deque[Batch] = deque()
-        """Held batches that no instance can take until a process has restarted."""
-        self._dispatcher = dispatcher
-        self.answered = answers.answered
-        self.responded = answers.responded
-        self.streamed = answers.streamed
-        self.requeue = dispatcher.requeue
-
-    def submit(self, batch: Batch) -> None:
-        """Hand a batch to an instance."""
-        self.held.add(batch)
-        self.held_long += batch.long
-        self._waiting.append(batch)
-        self.dispatch()
-
-    def dispatch(self) -> None:
-        """Hand waiting batches to the least loaded instances."""
-        while self._waiting:
-            best = None
-            for instance in self.instances:
-                if instance.alive and (best is None or instance.held < best.held):
-                    best = instance
-            if best is not None:
-                best.submit(self._waiting.popleft())
-            elif all(instance.failure for instance in self.instances):
-                why = self.instances[0].failure if self.instances else "the instance was taken away"
-                batch = self._waiting.popleft()
-                batch.fail(NotReady(why))
-                self.computed(batch)
-            else:
-                return
-
-    def computed(self, batch: Batch) -> None:
-        self.released(batch)  # keep the instance busy before answering
-        self.answered(batch)
-
-    def released(self, batch: Batch) -> None:
-        self.held.discard(batch)
-        self.held_long -= batch.long
-        self._dispatcher.released(self, batch)
-
-    def returned(self, batch: Batch) -> None:
-        """Requeue a batch at the front, for another instance; the caller then calls `dispatch`."""
-        self._waiting.appendleft(batch)
 
 
 class Dispatcher:
@@ -131,18 +48,12 @@ class Dispatcher:
         self._scheduler = scheduler
         self._clock = clock
         self._affinity = scheduler.affinity
-        self._limiter = limiter
         self._loop = loop
         self._answers = answers
         self._inline = InlinePolicy(inline_below_ns, arrivals, clock)
         self._arrivals = arrivals
-        self._immediate = False
-        """True if every request is computed alone, by any free instance."""
-        self._numbers = itertools.count()
-        self._shared = self._new_queue(FREE)
-        self._queues: list[InstanceQueue] = []
-        self._closing: list[tuple[InstanceQueue, Instance]] = []
-        """Instances that leave once their last sequence has ended."""
+        self.pool = InstancePool(scheduler, loop, answers, limiter, self, clock)
+        self._shared = self.pool.shared
         self.gathering: GatheredRequests | None = None
         self._dispatch_scheduled = False
         self._dispatching = False
@@ -150,73 +61,11 @@ class Dispatcher:
         self._timer_ns = 0
         self._purging: asyncio.TimerHandle | None = None
 
-    # instances
-
-    def queue_for(self, needs: Needs) -> InstanceQueue:
-        """Return the queue for one more instance. May be called from any thread."""
-        admission = self._limiter.admission(needs, self._dispatch_soon)
-        if self._affinity is NO_AFFINITY and not admission.limited:
-            return self._shared
-        return self._new_queue(admission)
-
-    def _new_queue(self, admission: Admission) -> InstanceQueue:
-        return InstanceQueue(next(self._numbers), admission, self, self._answers)
-
-    def add_instance(self, queue: InstanceQueue, instance: Instance) -> None:
-        """Add an instance. Call on the event loop once there are requests; before that, from any thread."""
-        if queue not in self._queues:
-            self._queues.append(queue)
-            scheduler = self._scheduler
-            self._immediate = self._queues == [self._shared] and not (scheduler.waits or scheduler.timed)
-            self._affinity.open_instance(queue.index, self._clock())
-            # the limiter belongs to the event loop, and instances are created by load threads
-            self._loop.call_soon_threadsafe(queue.admission.enter)
-        queue.instances.append(instance)
-        instance.begin(queue)
-        self._loop.call_soon_threadsafe(self._dispatch_soon)
-
-    def remove_instance(self, instance: Instance) -> None:
-        """Remove an instance after the batches it holds and its last sequence. The caller then closes it."""
-        queue = next(queue for queue in self._queues if instance in queue.instances)
-        self._closing.append((queue, instance))
-        self._close_vacant()
-
-    def _close_vacant(self) -> None:
-        """Remove the closing instances whose last sequence has ended."""
-        for queue, instance in list(self._closing):
-            if self._affinity.close_instance(queue.index):
-                self._closing.remove((queue, instance))
-                queue.instances.remove(instance)
-                instance.leave()
-                self._drop(queue)
-
-    def end_closing(self) -> None:
-        """Remove the instances that wait for their last sequences. Nothing may be in flight."""
-        for queue, instance in self._closing:
-            queue.instances.remove(instance)
-            instance.leave()
-        self._closing.clear()
-
-    def _drop(self, queue: InstanceQueue) -> None:
-        """Drop an instance's own queue once the instance has left and the queue holds no batch."""
-        if queue is not self._shared and not queue.instances and not queue.held:
-            # build a new list: the caller may be iterating over the old one
-            self._queues = [other for other in self._queues if other is not queue]
-            queue.admission.leave()
-
     def close(self) -> None:
         """Close the instances after the batches they hold; nothing may be in flight. May be called from
         any thread.
-
-        Instances removed by `remove_instance` are closed by its caller.
         """
-        self.end_closing()
-        instances = self.instances
-        for instance in instances:
-            instance.leave()
-        close_together(instances)
-        for queue in self._queues:
-            queue.instances.clear()
+        self.pool.close()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._leave)
 
@@ -224,8 +73,7 @@ class Dispatcher:
         for timer in (self._timer, self._purging):
             if timer is not None:
                 timer.cancel()
-        for queue in self._queues:
-            queue.admission.leave()
+        self.pool.leave()
 
     @property
     def sequences(self) -> int:
@@ -233,14 +81,9 @@ class Dispatcher:
         return self._affinity.live
 
     @property
-    def instances(self) -> list[Instance]:
-        """Instances that have joined and not left."""
-        return [instance for queue in self._queues for instance in queue.instances]
-
-    @property
     def pending(self) -> int:
         """Number of requests waiting for an instance, in the scheduler or in a batch that has not started."""
-        held = [batch for queue in self._queues for batch in queue.held]
+        held = [batch for queue in self.pool.queues for batch in queue.held]
         return len(self._scheduler) + sum(len(batch.requests) for batch in held if not batch.started_ns)
 
     # requests
@@ -248,7 +91,7 @@ class Dispatcher:
     def add(self, request: InferRequest) -> None:
         """Take a request. It may be answered before this returns. Raises RequestError."""
         scheduler = self._scheduler
-        if self._immediate and self._computed_at_once(request):
+        if self.pool.immediate and self._computed_at_once(request):
             return
         scheduler.add(request)
         if not scheduler.waits:
@@ -309,7 +152,7 @@ class Dispatcher:
         # the shared queue has neither sequences nor a rate limit
         if queue is not self._shared:
             self._finished(queue, batch)
-            self._drop(queue)
+            self.pool.drop(queue)
         if self._scheduler.timed or len(self._scheduler):
             self._dispatch()
 
@@ -344,7 +187,7 @@ class Dispatcher:
         if not self.idle(row_size):
             return False
         self.gathering = requests
-        self._dispatch_soon()
+        self.dispatch_soon()
         return True
 
     def computed_here(self, cost_ns: int, row_size: int) -> bool:
@@ -358,7 +201,8 @@ class Dispatcher:
 
     # dispatch
 
-    def _dispatch_soon(self) -> None:
+    def dispatch_soon(self) -> None:
+        """Dispatch in the next iteration of the loop."""
         if not self._dispatch_scheduled:
             self._dispatch_scheduled = True
             self._loop.call_soon(self._dispatch)
@@ -378,10 +222,10 @@ class Dispatcher:
         try:
             for request, error in self._scheduler.expire(looked_ns) if timed else ():
                 self._answers.refused(request, error)
-            for queue in self._queues:
+            for queue in self.pool.queues:
                 self._fill(queue)
-            if self._closing:
-                self._close_vacant()
+            if self.pool.closing:
+                self.pool.close_vacant()
         finally:
             self._dispatching = False
         if timed:
@@ -409,7 +253,7 @@ class Dispatcher:
                 now_ns = self._clock()
                 turn = turn or Turn(now_ns)
                 if turn.is_over(now_ns):
-                    self._dispatch_soon()
+                    self.dispatch_soon()
                     return
         # without work, an admission that it has or waits for would hold up other models
         if queue is not self._shared and not queue.held:
@@ -495,12 +339,3 @@ class Dispatcher:
         if not requests:
             return None
         return Batch.of_rows(wanted) if self._affinity.slotted else Batch(requests)
-
-
-def close_together(instances: Sequence[Instance]) -> None:
-    """Close instances in parallel, because a process may take long to finalize. Blocks."""
-    if len(instances) == 1:
-        instances[0].close()
-    elif instances:
-        with ThreadPoolExecutor(len(instances)) as pool:
-            list(pool.map(lambda instance: instance.close(), instances))

@@ -19,9 +19,10 @@ from tpx.serving.backends.contract import (
 )
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.cache import CachedModel, ResponseCache
-from tpx.serving.dispatcher import Dispatcher, InstanceQueue, close_together
+from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.fast_path import BoundPath
 from tpx.serving.instance import Instance, RemoteInstance
+from tpx.serving.instance_pool import InstanceQueue, close_together
 from tpx.serving.instances.bindings import MAX_BOUND_BYTES, BindingCache
 from tpx.serving.instances.completions import Completions
 from tpx.serving.instances.decoupled import DecoupledWork
@@ -144,7 +145,7 @@ class ServedModel(Served):
     def add_instances(self, prepared: Sequence[ModelInstance]) -> None:
         """Let these instances compute. Call on the event loop once there are requests."""
         for one in prepared:
-            self._dispatcher.add_instance(one.queue, one.instance)
+            self._dispatcher.pool.add(one.queue, one.instance)
         self._instances += prepared
 
     def remove_instances(self, specs: Sequence[InstanceSpec]) -> list[Instance]:
@@ -153,13 +154,13 @@ class ServedModel(Served):
         """
         removed = [one for one in self._instances if one.spec in specs]
         for one in removed:
-            self._dispatcher.remove_instance(one.instance)
+            self._dispatcher.pool.remove(one.instance)
             self._instances.remove(one)
         return [one.instance for one in removed]
 
     def give_up_sequences(self) -> None:
         """End sequences that belong to removed instances."""
-        self._dispatcher.end_closing()
+        self._dispatcher.pool.end_closing()
 
     @property
     def specs(self) -> list[InstanceSpec]:
@@ -176,7 +177,7 @@ class ServedModel(Served):
         self, spec: InstanceSpec, config: ModelConfig, completions: Completions
     ) -> ModelInstance:
         executor = self._opened.executor(spec, config)
-        queue = self._dispatcher.queue_for(spec.needs)
+        queue = self._dispatcher.pool.queue_for(spec.needs)
         bindings = None
         instance: Instance
         if isinstance(executor, RemoteInstance):
@@ -207,7 +208,7 @@ class ServedModel(Served):
 
     @property
     def healthy(self) -> bool:
-        instances = self._dispatcher.instances
+        instances = self._dispatcher.pool.instances
         return not instances or any(instance.alive for instance in instances)
 
     @property
@@ -220,7 +221,7 @@ class ServedModel(Served):
     @property
     def instances(self) -> list[Instance]:
         """Instances that compute."""
-        return self._dispatcher.instances
+        return self._dispatcher.pool.instances
 
     def close(self) -> None:
         """Close the instances after the batches they hold; nothing may be in flight. May be called from
