@@ -1,4 +1,4 @@
-"""What holds for all tests: which of them start servers, and which must run in one process."""
+"""What holds for all tests: which of them start servers, and what a test costs beside itself."""
 
 import asyncio
 import gc

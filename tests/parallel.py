@@ -38,6 +38,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     count: int = session.config.getoption("processes")
     if count == 1 or session.testsfailed or session.config.option.collectonly:
         return None
+    if "hypothesis" in sys.modules:
+        _make_a_text()
     groups = sorted(_groups(session.items), key=_weight, reverse=True)
     tickets, printer = os.pipe()
     os.write(printer, b"".join(number.to_bytes(2) for number in range(len(groups))))
@@ -57,6 +59,14 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
             os.waitpid(pid, 0)
         os.close(tickets)
     return True
+
+
+def _make_a_text() -> None:
+    """Have hypothesis read what its first text needs: Unicode's tables, and the constants in all modules."""
+    from hypothesis import given, settings
+    from hypothesis.strategies import text
+
+    settings(max_examples=1, database=None)(given(text())(lambda _: None))()
 
 
 def _groups(items: list[pytest.Item]) -> Iterator[Group]:

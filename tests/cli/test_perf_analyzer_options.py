@@ -43,12 +43,18 @@ FIELDS = {spelling: field for field in fields_of(PerfWords) for spelling in fiel
 HERE = [row for row in ROWS if row.option not in REFUSED]
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that samples name."""
-    (tmp_path / "numbers").write_text("1000\n2000\n", encoding="utf-8")
-    (tmp_path / "data.json").write_text('{"data": [{"x": [1], "timestamp": [1]}]}', encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("samples")
+    (folder / "numbers").write_text("1000\n2000\n", encoding="utf-8")
+    (folder / "data.json").write_text('{"data": [{"x": [1], "timestamp": [1]}]}', encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(samples)
 
 
 def words(row: Row, *last: str) -> list[str]:

@@ -40,10 +40,15 @@ with (Path(__file__).parent / "tritonserver_options.csv").open(encoding="utf-8",
 FIELDS = {spelling: field for field in fields_of(ServeConfig) for spelling in field.spellings}
 
 
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that options name are written there."""
-    monkeypatch.chdir(tmp_path)
+    return tmp_path_factory.mktemp("written")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(written)
 
 
 def those(*marks: str) -> pytest.MarkDecorator:

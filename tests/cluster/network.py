@@ -1,6 +1,7 @@
 """Nodes on one machine: network namespaces on a bridge, each with a Ray node, and no other traffic."""
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -11,7 +12,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -121,7 +124,7 @@ def _ray_processes() -> set[int]:
     found = set()
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if any("/ray/" in word for word in words[:2]) or any(word.startswith("ray::") for word in words[:1]):
+        if any("/ray/" in word for word in words[:3]) or any(word.startswith("ray::") for word in words[:1]):
             found.add(process.pid)
     return found
 
@@ -147,6 +150,7 @@ def network() -> Iterator[Network]:
                 yield made
             finally:
                 made.close()
+                _end_reader()
     finally:
         _remove_namespaces()
 
@@ -208,6 +212,37 @@ def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str
     )
     log.info("tpx cluster %s: %d after %.1f s", words[0], done.returncode, time.perf_counter() - began)
     return done
+
+
+def status(name: str = "tpx") -> dict[str, Any]:
+    """Return the state of a cluster, as `tpx cluster status --json` does."""
+    reader = _reader()
+    assert reader.stdin is not None
+    assert reader.stdout is not None
+    print(name, file=reader.stdin, flush=True)
+    found: dict[str, Any] = json.loads(reader.stdout.readline())
+    assert "error" not in found, found["error"]
+    return found
+
+
+@cache
+def _reader() -> "subprocess.Popen[str]":
+    """Start the process that reads states, once for each network."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.cluster.reader", f"{HEAD}:{PORT}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+
+
+def _end_reader() -> None:
+    if _reader.cache_info().currsize:
+        with _reader() as reader:
+            reader.kill()
+        _reader.cache_clear()
 
 
 def on_head(*words: str) -> "subprocess.Popen[str]":

@@ -34,6 +34,7 @@ from tests.cluster.network import (
     filled,
     log,
     perf,
+    status,
     tpx,
     wait_until,
 )
@@ -56,13 +57,6 @@ UPDATED_S = float(os.environ.get("CLUSTER_UPDATE_SECONDS", "15"))
 def up(models: Path, *words: str) -> None:
     done = tpx("up", f"--model-repository={models}", *PORTS, *words)
     assert done.returncode == 0, done.stderr
-
-
-def status(*words: str) -> dict[str, Any]:
-    done = tpx("status", "--json", *words)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def ready() -> list[dict[str, Any]]:
@@ -238,7 +232,7 @@ def test_a_file_starts_a_cluster_that_status_and_logs_show(
     assert done.returncode == 0, done.stderr
     try:
         assert f"HTTP http://{HEAD}:{HTTP}, gRPC {HEAD}:{GRPC}" in done.stdout
-        found = status("-n", "filed")
+        found = json.loads(tpx("status", "--json", "-n", "filed").stdout)
         assert found["spec"]["serve"] == ["--log-verbose=1"]
         assert [row["state"] for row in found["replicas"]] == ["ready", "ready"]
         names = [row["name"] for row in found["replicas"]]

@@ -155,6 +155,7 @@ def named(text: str, models: Path) -> set[Path]:
     return found | beneath
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN_HERE, ids=name_of)
 def test_every_command_of_a_page_works(page: Path, models: Path, tmp_path: Path) -> None:
     text = "".join(script(page))

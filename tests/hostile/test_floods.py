@@ -67,7 +67,7 @@ def unique(number: int) -> bytes:
 
 def huffman() -> bytes:
     """A value of 14 000 bytes that is to be decoded bit by bit."""
-    coded = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(b"0" * 14_000)
+    coded: bytes = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(b"0" * 14_000)
     length, size = bytearray(b"\xff"), len(coded) - 127
     while size > 127:
         length.append(size & 127 | 128)

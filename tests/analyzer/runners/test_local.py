@@ -18,11 +18,11 @@ from tpx.errors import MeasurementError
 
 SPEAKS_V2 = """
 import http.server, signal, sys
-class Handler(http.server.BaseHTTPRequestHandler):
+class Ready(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
     def log_message(self, *args): pass
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ready)
 if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(f"Started HTTPService at 127.0.0.1:{server.server_address[1]}")
 print("Started GRPCInferenceService at 127.0.0.1:5")

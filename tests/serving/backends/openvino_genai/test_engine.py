@@ -74,7 +74,7 @@ def test_many_at_once_are_independent(client: openai.OpenAI) -> None:
         )
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 8
-        return answer.choices[0].text
+        return str(answer.choices[0].text)
 
     prompts = ["And", "The Lord", "In the", "Thou shalt", "But", "Who"]
     with ThreadPoolExecutor(6) as pool:
