@@ -126,7 +126,7 @@ def test_many_at_once_are_independent(client: openai.OpenAI) -> None:
         answer = client.completions.create(
             model="tiny", prompt=prompt, max_tokens=8, temperature=0, extra_body={"ignore_eos": True}
         )
-        return answer.choices[0].text
+        return str(answer.choices[0].text)
 
     prompts = ["And", "The Lord", "In the", "Thou shalt", "But", "Who", "He", "She", "They"]
     with ThreadPoolExecutor(9) as pool:
