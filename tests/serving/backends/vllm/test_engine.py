@@ -38,6 +38,7 @@ TOOL: Any = {
     "type": "function",
     "function": {
         "name": "look",
+        "strict": True,  # unless told, vLLM asks for the name only
         "parameters": {"type": "object", "properties": {"at": {"enum": ["lamb"]}}, "required": ["at"]},
     },
 }
