@@ -43,7 +43,7 @@ def tensor(shape: tuple[int, ...] = (1, 2), name: str = "x", datatype: str = "FP
 
 
 @dataclass
-class FakeServant:
+class FakeTarget:
     """Implements RequestTarget; receives no request."""
 
     max_batch_size: int
@@ -64,7 +64,7 @@ def bind(
 ) -> RequestHead:
     """The head of a request with these tensors."""
     request = DecodedRequest(inputs=list(tensors), outputs=list(outputs), **fields)
-    return sig.bind(FakeServant(sig.max_batch_size), request)
+    return sig.bind(FakeTarget(sig.max_batch_size), request)
 
 
 def refusal(sig: Signature, *tensors: Tensor, named: bool = True, **fields: Any) -> str:
@@ -387,11 +387,11 @@ def test_parameters_without_a_meaning_and_good_ones_are_kept() -> None:
 
 def test_plain_requests_share_a_head_only_where_everything_but_the_data_is_the_same() -> None:
     signature = Signature("m", 4, [TensorSpec("x", "FP32", (-1,))], [TensorSpec("y", "FP32", (-1,))])
-    servant = FakeServant(8)
+    target = FakeTarget(8)
 
     def bind(shape: tuple[int, ...], size: int, **fields: Any) -> RequestHead:
         return signature.bind(
-            servant, DecodedRequest(inputs=[Tensor("x", "FP32", shape, bytes(size))], **fields)
+            target, DecodedRequest(inputs=[Tensor("x", "FP32", shape, bytes(size))], **fields)
         )
 
     first = bind((1, 2), 8)

@@ -18,7 +18,17 @@ _clock = time.perf_counter_ns
 class PendingBatch:
     """A batch in `execute`. When `execute` returns, some of its requests may be unanswered."""
 
-    __slots__ = ("_again", "_apart", "_left", "_released", "batch", "decoupled", "held", "on_cancel", "sink")
+    __slots__ = (
+        "_apart",
+        "_left",
+        "_released",
+        "_rescheduled",
+        "batch",
+        "decoupled",
+        "held",
+        "on_cancel",
+        "sink",
+    )
 
     def __init__(
         self, batch: Batch, sink: CompletionSink, on_cancel: Callable[[], None], *, decoupled: bool
@@ -31,7 +41,7 @@ class PendingBatch:
         self.held: list[PendingRequest] = []
         self._left = len(batch.requests)
         self._released = False
-        self._again: list[InferRequest] = []
+        self._rescheduled: list[InferRequest] = []
         self._apart: dict[InferRequest, int] = {}
         """Requests answered before the others, with the number of their computed rows."""
         if not decoupled:
@@ -68,7 +78,7 @@ class PendingBatch:
                 self.sink.answered(batch)
         elif not self._left:
             self._count_execution()
-        for request in self._again:
+        for request in self._rescheduled:
             self.sink.requeue(request)
 
     def give_back(self) -> None:
@@ -98,7 +108,7 @@ class PendingBatch:
 
     def mark_rescheduled(self, request: InferRequest) -> None:
         """Note that the model rescheduled a request: it is not answered with this batch."""
-        self._again.append(request)
+        self._rescheduled.append(request)
         if request.sequence is not None:
             request.sequence.continues = True
         self._left -= 1
@@ -123,7 +133,7 @@ class PendingBatch:
         """Leave only requests that succeed together in the batch; its execution counts once."""
         batch = self.batch
         failed = sum(request.head.batch_size for request in self._apart) - sum(self._apart.values())
-        gone = {*self._again, *self._apart}
+        gone = {*self._rescheduled, *self._apart}
         pairs = zip(batch.requests, batch.responses, strict=True)
         kept = [(request, response) for request, response in pairs if request not in gone]
         if any(response.error is not None for _, response in kept):
