@@ -12,6 +12,7 @@ tpx() {
     perf*--fixed-schedule* | perf*--session-concurrency* | perf*--dry-run*) verdict "$@" ;;
     perf*--ab*) verdict "$@" -p 20 ;;
     perf*) verdict "$@" -p 20 -s 999 -r 3 --max-trials 3 ;;
+    "analyze profile"*LLM*) run "$@" --measurement-interval 500 --max-measurements 2 --final-rounds 0 ;;
     "analyze profile"*) run "$@" --measurement-interval 20 --max-measurements 2 --final-rounds 0 ;;
     "analyze rollback"*) run "$@" --yes ;;
     "analyze apply"*) run "$@" --yes 2>apply.log || { cat apply.log >&2; grep -q "run is inconclusive" apply.log; } ;;
