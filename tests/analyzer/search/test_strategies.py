@@ -68,7 +68,7 @@ def test_an_answer_takes_a_share_of_model_analyzers_time_and_is_as_good(
     """Model Analyzer recommends the best single measurement of the same search."""
     shares, ours, theirs = [], [], []
     within = space(loads=loads, instances=(1, instances))
-    for seed in range(30):
+    for seed in range(20):
         asked = search_spec(FIXED, within=within, limits=Limits(seed=seed))
         found = explore("brute", asked, server_for(asked, seed=seed, noise=NOISY))
         searched = [m for m in found.measurements if not m.round]
