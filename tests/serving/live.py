@@ -148,19 +148,23 @@ class Live:
         """One request on this thread's connection, or on a new one if it may have been closed as idle."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is None:
-            connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=50)
             self._local.connection = connection
             self._connections.append(connection)
         elif time.monotonic() - self._local.used > IDLE_S:
             connection.close()
         self._local.used = time.monotonic()
-        connection.request(method, path, body or None, dict(headers or {}))
-        response = connection.getresponse()
-        return Answer(
-            status=response.status,
-            headers={name.lower(): text for name, text in response.getheaders()},
-            body=response.read(),
-        )
+        try:
+            connection.request(method, path, body or None, dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(
+                status=response.status,
+                headers={name.lower(): text for name, text in response.getheaders()},
+                body=response.read(),
+            )
+        except BaseException:
+            connection.close()  # the next test would get this response, or none
+            raise
 
     def get(self, path: str) -> Answer:
         return self.http("GET", path)

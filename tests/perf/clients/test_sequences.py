@@ -30,7 +30,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         ("grpc", ("--streaming", "--grpc-compression-algorithm", "deflate")),
     ],
 )
-@pytest.mark.parametrize("load", [("--concurrency-range", "3"), ("--request-rate-range", "300")])
+@pytest.mark.parametrize("load", [("--concurrency-range", "3"), ("--request-rate-range", "60")])
 def test_every_sequence_begins_goes_on_and_ends(
     live: Live, protocol: str, further: tuple[str, ...], load: tuple[str, ...]
 ) -> None:
