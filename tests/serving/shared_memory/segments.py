@@ -33,9 +33,9 @@ def descriptors() -> int:
 
 
 def open_descriptors() -> int:
-    """How many descriptors of files this process has; sockets come and go with threads of libraries."""
+    """How many descriptors of shared memory this process has; others come and go with threads."""
     count = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            count += str(descriptor.readlink()).startswith("/")
+            count += str(descriptor.readlink()).startswith("/dev/shm/")
     return count

@@ -20,9 +20,9 @@ from tpx.analyzer.options.rules import check_together, idle_warnings, member_war
 from tpx.analyzer.options.server import DockerSpec, LaunchSpec
 from tpx.analyzer.results.goals import Goals, WeightedObjective
 from tpx.analyzer.results.measurement import Models, group_name
-from tpx.analyzer.search.engines import ENGINES
 from tpx.analyzer.search.ranges import LoadsSpec, StrategySpec
 from tpx.analyzer.search.spec import (
+    ENGINES,
     Extras,
     Limits,
     Mode,

@@ -1,19 +1,12 @@
 """Axes of engines of language models: the parameters that decide their speed, and the values worth trying."""
 
 import itertools
-from collections.abc import Mapping
 
 from tpx.analyzer.search.space import Choice, Dimension
+from tpx.analyzer.search.spec import ENGINES, PARALLEL
 from tpx.analyzer.variants import ModelFacts
 
-PARALLEL = "n_parallel"
-"""Parameter for the sequences that an engine computes together: so many requests keep it busy."""
 DEFAULT_PARALLEL = 4
-ENGINES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
-    backend: {PARALLEL: (1, 2, 4, 8, 16, 32, 64), "n_batch": (512, 2048), "threads": ()}
-    for backend in ("llamacpp", "openvino_genai")
-}
-"""Parameters of each backend and their values; threads double up to the number of cores."""
 
 
 def engine_dimensions(facts: ModelFacts, cores: int) -> list[Dimension]:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
+PARALLEL = "n_parallel"
+"""Parameter for the sequences that an engine computes together: so many requests keep it busy."""
+ENGINES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
+    backend: {PARALLEL: (1, 2, 4, 8, 16, 32, 64), "n_batch": (512, 2048), "threads": ()}
+    for backend in ("llamacpp", "openvino_genai")
+}
+"""Parameters of backends of language models and their values; threads double up to the number of cores."""
 DEFAULT_TOLERANCE = 0.01
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
