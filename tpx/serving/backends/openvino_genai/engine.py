@@ -13,6 +13,10 @@ from functools import partial
 from typing import Protocol, cast
 
 import numpy as np
+
+import tpx.serving.backends.openvino  # noqa: F401 (before OpenVINO: then it reports nothing)
+
+# isort: split
 import openvino
 import openvino_genai
 
