@@ -1,8 +1,10 @@
 """Few backends and features to look at, and a place for packages."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -31,19 +33,31 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(directory)
 
 
-def _only(monkeypatch: pytest.MonkeyPatch, backends: Sequence[str], features: Sequence[str]) -> None:
-    for known, kept in ((KNOWN, backends), (FEATURES, features)):
-        for name in [each for each in known if each not in kept]:
-            monkeypatch.delitem(known, name)
+@contextmanager
+def _only(backends: Sequence[str], features: Sequence[str]) -> Iterator[None]:
+    """Let tpx have only these for a while; then all again, in the order that messages list."""
+    tables = [cast("dict[str, Any]", table) for table in (KNOWN, FEATURES)]
+    before = [(known, dict(known)) for known in tables]
+    try:
+        for known, kept in zip(tables, (backends, features), strict=True):
+            for name in known.keys() - set(kept):
+                del known[name]
+        yield
+    finally:
+        for known, all_of_it in before:
+            known.clear()
+            known.update(all_of_it)
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few() -> Iterator[None]:
     """Of what tpx has, one light backend and two features."""
-    _only(monkeypatch, ["onnxruntime"], ["gpu", "uvloop"])
+    with _only(["onnxruntime"], ["gpu", "uvloop"]):
+        yield
 
 
 @pytest.fixture
-def none(monkeypatch: pytest.MonkeyPatch) -> None:
+def none() -> Iterator[None]:
     """Of what tpx has, only the feature that is always asked for."""
-    _only(monkeypatch, [], ["gpu"])
+    with _only([], ["gpu"]):
+        yield
