@@ -40,7 +40,7 @@ class Browser:
 
     async def until(self, script: str) -> Any:
         """The value of a script once it is true."""
-        for _ in range(200):
+        for _ in range(800):
             value = await self.evaluate(script)
             if value:
                 return value
