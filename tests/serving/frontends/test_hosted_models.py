@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.serving import onnx_files
 from tests.serving.frontends.test_hosted import BINARY, BODY, SAGEMAKER, send
 from tests.serving.live import Live, floats, serving
 from tests.serving.onnx_files import write_model
+from tests.waiting import eventually
 from tpx.errors import UsageError
 from tpx.protocol.tensors import Tensor
 
@@ -119,6 +121,18 @@ def test_what_cannot_be_loaded_is_told(live: Live, tmp_path: Path) -> None:
     for method, path in (("PUT", "/models"), ("POST", "/models/x"), ("GET", "/models/x/invoke")):
         assert ask(live, method, path, b"{}")[0] == 405
     assert ask(live, "GET", "/models/x/y/z")[0] == 404
+    assert ask(live, "GET", "/models") == (200, {"models": []})
+
+
+def test_a_model_that_is_being_loaded_is_not_there_yet(live: Live, tmp_path: Path) -> None:
+    write_model(tmp_path, "net", onnx_files.slow_to_load(80, 500))
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load, live, "slow", tmp_path)
+        eventually(lambda: b'"slow"' in live.http("POST", "/v2/repository/index").body)
+        answers = [load(live, "slow", tmp_path)[0], ask(live, "DELETE", "/models/slow")[0]]
+        assert loading.done() or answers == [409, 404]
+        assert loading.result() == (200, None)
+    ask(live, "DELETE", "/models/slow")
     assert ask(live, "GET", "/models") == (200, {"models": []})
 
 

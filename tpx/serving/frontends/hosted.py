@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
-import orjson
-
 from tpx.errors import InvalidRequest, TpxError, UsageError
 from tpx.protocol.http1.head import HttpHead
-from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
+from tpx.protocol.http1.request import HttpRequest
 from tpx.serving.frontends.http_verbs import Fail, HttpRefusal, Route, answer_error
 
 _SIZE = re.compile(rb";\s*json-header-size=([0-9]{1,10})\s*")
@@ -96,10 +94,7 @@ class HostedPaths:
 
 def fail_on_sagemaker(request: HttpRequest, error: TpxError, headers: bytes = b"") -> None:
     """Answer with the status 507 for a lack of memory: SageMaker then unloads other models."""
-    if _NO_MEMORY.search(error.message) is None:
-        answer_error(request, error, headers)
-    else:
-        request.respond(507, JSON_TYPE + headers, (orjson.dumps({"error": error.message}),))
+    answer_error(request, error, headers, status=507 if _NO_MEMORY.search(error.message) else 0)
 
 
 def _only(models: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ import logging
 import os
 import re
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
 from pathlib import Path
 
 import orjson
@@ -15,7 +14,7 @@ from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import JsonObject
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.frontends.hosted import HostedPaths
-from tpx.serving.frontends.http_verbs import Route, answer_when_done, route, short_json_object
+from tpx.serving.frontends.http_verbs import Route, answer_error, answer_when_done, route, short_json_object
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,8 @@ class HostedModels:
         self._plane = plane
         self._hosted = hosted
         self._urls: dict[str, str] = {}
-        """Directories of the models that are loaded or being loaded, by name."""
+        """Directories of the models that are loaded, by name."""
+        self._loading: set[str] = set()
 
     def routes(self) -> list[Route]:
         path, later = self._hosted.models, self._defer_answer
@@ -72,26 +72,30 @@ class HostedModels:
         path = Path(os.path.abspath(url))  # noqa: ASYNC240, PTH100 (without a look at the disk)
         if any(path.is_relative_to(place) for place in _NOT_MODELS):
             raise InvalidRequest(f"'{url}' is in {', '.join(_NOT_MODELS)}, where no models are")
-        if name in self._urls:
-            _refuse(request, 409, f"model '{name}' is loaded already, from '{self._urls[name]}'")
+        if name in self._urls or name in self._loading:
+            _refuse(request, 409, f"model '{name}' is loaded already, or being loaded: unload it first")
             return
         target = request.head.headers.get(_TARGET, b"").decode("latin-1")
         log.info("loading model '%s' from '%s'%s", name, url, f" for '{target}'" if target else "")
-        with ExitStack() as undo:
-            self._urls[name] = url
-            undo.callback(self._urls.pop, name)
+        self._loading.add(name)
+        try:
             await self._plane.control.load_archive(path, name)
-            undo.pop_all()
+        finally:
+            self._loading.discard(name)
+        self._urls[name] = url
         request.respond(200, JSON_TYPE)
 
     async def _unload(self, request: HttpRequest, match: re.Match[str]) -> None:
         name = match["model"]
-        if self._urls.pop(name, None) is None:
+        url = self._urls.pop(name, None)  # at once: of two requests, one unloads
+        if url is None:
             _refuse(request, 404, f"model '{name}' is not loaded")
             return
         unloading = asyncio.ensure_future(self._plane.control.unload_archive(name))
         await asyncio.wait([unloading], timeout=_UNLOAD_S)
         if unloading.done():
+            if unloading.exception() is not None:
+                self._urls[name] = url
             unloading.result()
         else:
             log.warning("model '%s' still has requests %d s after its unload", name, _UNLOAD_S)
@@ -99,4 +103,4 @@ class HostedModels:
 
 
 def _refuse(request: HttpRequest, status: int, message: str) -> None:
-    request.respond(status, JSON_TYPE, (orjson.dumps({"error": message}),))
+    answer_error(request, InvalidRequest(message), status=status)

@@ -147,10 +147,13 @@ def answer_json(request: HttpRequest, value: object) -> None:
     request.respond(200, JSON_TYPE, (orjson.dumps(value),))
 
 
-def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"") -> None:
-    """Answer with the status of the error's code and its message, which may quote the client's input."""
+def answer_error(request: HttpRequest, error: TpxError, headers: bytes = b"", status: int = 0) -> None:
+    """Answer with the error's message, which may quote the client's input, and the status of its code, or
+    this one.
+    """
     message = error.message.encode(errors="replace").decode()
-    request.respond(STATUS_OF_CODE[error.code], JSON_TYPE + headers, (orjson.dumps({"error": message}),))
+    body = orjson.dumps({"error": message})
+    request.respond(status or STATUS_OF_CODE[error.code], JSON_TYPE + headers, (body,))
 
 
 Fail = Callable[[HttpRequest, TpxError], None]

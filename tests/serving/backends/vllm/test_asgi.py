@@ -107,6 +107,7 @@ def test_the_size_of_the_prompt_is_noted_as_soon_as_it_is_known() -> None:
         (400, b'{"error":{"message":"too long","code":400}}', ("too long", ErrorCode.INVALID_ARG)),
         (404, b'{"error":{"message":"none","code":404}}', ("none", ErrorCode.INVALID_ARG)),
         (500, b"", ("vLLM answers 500", ErrorCode.INTERNAL)),
+        (500, b"Internal Server Error", ("Internal Server Error", ErrorCode.INTERNAL)),
         (200, event({"error": {"message": "lost", "code": 500}}), ("lost", ErrorCode.INTERNAL)),
     ],
 )

@@ -77,7 +77,7 @@ class AsgiCall:
         self._text += message.get("body", b"")
         if self._status != 200:
             if not message.get("more_body"):
-                self._refuse(json.loads(self._text or b"{}"))
+                self._refuse(_parse_error(self._text))
         elif self._generation.endpoint == "embeddings":
             if not message.get("more_body"):
                 self._generation.post(((RESPONSE, self._text),))
@@ -127,6 +127,15 @@ class AsgiCall:
         message = str(error.get("message", f"vLLM answers {self._status}"))
         code = int(error.get("code") or self._status)
         self._generation.refuse(message, _CODES.get(code, ErrorCode.INTERNAL))
+
+
+def _parse_error(body: bytes) -> JsonObject:
+    """Return the error of a body, which has none or is a plain text where vLLM's application itself fails."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return {"message": body.decode(errors="replace")} if body else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def _encode(chunk: JsonObject) -> bytes:
