@@ -34,7 +34,7 @@ BOUNDARIES = {
     "tpx/serving/ensemble/model.py": 1,
     # one process of a server with --frontends: the channel to another one, and the end of a forked one
     "tpx/serving/processes/channel.py": 1,
-    "tpx/serving/processes/peer.py": 1,
+    "tpx/serving/processes/peer_requests.py": 1,
     "tpx/serving/processes/remote.py": 1,
     "tpx/serving/processes/supervisor.py": 1,
     # one worker's loop: an instance computes on, the other models load, the other probes measure on

@@ -5,9 +5,10 @@
 ```
 
 `supervisor` starts and restarts the processes. `frontend` is the main loop of a frontend process, in
-which `remote` replaces the data plane. `hub` accepts the frontends in the engine, and a `peer` for each
-of them calls the data plane. `relayed` has both sides of verbs other than inference. Short requests go
-from the ring to `serving/fast_path.py`, and between HTTP or gRPC and the ring in `remote`'s fast path.
+which `remote` replaces the data plane, with what `remote_requests` knows of models and requests. `hub`
+accepts the frontends in the engine, each by a `peer`: `peer_requests` gives its requests to the data plane,
+`fast_frames` gives short ones to `serving/fast_path.py`, and both keep `templates` of what repeats. `relayed`
+has both sides of verbs other than inference.
 
 The processes communicate over a `channel` in shared memory: a `ring` of frames per direction, and a
 `heap` of blocks for large messages. `wire` defines the content of the frames.

@@ -150,7 +150,7 @@ class FrameChannel:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._limit_bytes, self._ample_bytes = limit_bytes, int(limit_bytes * _AMPLE)
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._published_ns = 0
         self.backlog = False
         """True while frames queue for room, or the peer holds so much that the limit is near."""
         self.on_backlog: Callable[[bool], None] = lambda _: None
@@ -285,6 +285,16 @@ class FrameChannel:
     def _publish_turn(self) -> None:
         self._publishes = False
         self.publish()
+
+    def begin_turn(self, now_ns: int) -> None:
+        """Count the time of `publish_late` from here."""
+        self._published_ns = now_ns
+
+    def publish_late(self, now_ns: int, after_ns: int) -> None:
+        """Publish the frames so far if the last ones were published more than `after_ns` before."""
+        if now_ns - self._published_ns > after_ns:
+            self._published_ns = now_ns
+            self.publish()
 
     def publish(self) -> None:
         """Make the frames sent so far visible to the peer."""

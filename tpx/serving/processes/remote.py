@@ -1,17 +1,15 @@
 """Data plane of a frontend process; asks the engine for models and sends it the requests."""
 
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar, cast
 
 import numpy as np
 
-from tpx.errors import Cancelled, InvalidRequest, NotReady, TpxError
-from tpx.protocol import messages
+from tpx.errors import Cancelled, NotReady, TpxError
 from tpx.protocol.memory_budget import MemoryBudget
-from tpx.protocol.tensors import Array, Buffer, Tensor
+from tpx.protocol.tensors import Array, Buffer
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.dataplane import check_strings
 from tpx.serving.deferred import NotLoaded, Tasks
@@ -20,13 +18,21 @@ from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
 from tpx.serving.processes.channel import GENERATION, IN_FLIGHT, PENDING, READY, FrameChannel, ReceivedFrame
+from tpx.serving.processes.remote_requests import (
+    DOWN,
+    UNKNOWN,
+    RemoteModel,
+    RemoteOrigin,
+    RemoteTemplate,
+    SharedSize,
+    bind_shared,
+    with_described_outputs,
+)
 from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.request import (
-    CHECKED_AT_ONCE_BYTES,
     Bound,
-    BoundOutput,
     InferRequest,
     InferResponse,
     RequestHead,
@@ -37,31 +43,10 @@ log = logging.getLogger(__name__)
 
 _NUMBERS = 1 << 32
 _INFER, _RESPONSE, _FINAL = int(FrameKind.INFER), int(FrameKind.RESPONSE), int(Flag.FINAL)
-_DOWN = "the engine of this server does not run; it is being started again"
 
 _Context = TypeVar("_Context")
 OnAnswer = Callable[[ReceivedFrame], None]
 OnError = Callable[[TpxError], None]
-
-
-class RemoteModel:
-    """Implements RequestTarget: a model that the engine serves, or the one that answered a request."""
-
-    retired = False
-
-    def __init__(self, model: wire.Model) -> None:
-        config = messages.ModelConfig.FromString(model.config)
-        self.name, self.version = config.name, model.version
-        self.max_batch_size = config.max_batch_size
-        self.decoupled = config.model_transaction_policy.decoupled
-        self.signature = Signature.of(config, model.labels)
-
-    def submit(self, request: InferRequest) -> None:  # noqa: ARG002 (RequestTarget's signature)
-        """Raise NotReady: requests are sent to the engine instead."""
-        raise NotReady(_DOWN)
-
-    def cancelled(self) -> None:
-        """Do nothing: the request's holder has notified the engine."""
 
 
 class _Holder:
@@ -81,69 +66,6 @@ class _Holder:
 
     def end(self) -> None:
         self._plane.tell(FrameKind.CANCEL, self._number)
-
-
-class _Size:
-    """Placeholder for tensor data in shared memory, which only the engine reads; it has only a length."""
-
-    def __init__(self, size: int) -> None:
-        self._size = min(max(0, size), sys.maxsize)  # the engine refuses ranges of other sizes
-
-    def __len__(self) -> int:
-        return self._size
-
-
-class _InSharedMemory:
-    """Implements SharedTensors in a frontend: the engine reads the inputs of every request."""
-
-    def rebind(self, head: RequestHead) -> Bound:
-        return Bound(head, [])
-
-
-class _RemoteOrigin:
-    """Properties of a request other than its tensors, as sent to the engine."""
-
-    __slots__ = ("_request", "has_shared", "template")
-
-    def __init__(self, request: DecodedRequest, head: RequestHead) -> None:
-        self._request = wire.Request.of(request)
-        self.has_shared = bool(request.shared_inputs)
-        self.template: FrameTemplate | None = None
-        """Set if other requests with this head differ only in their tensors."""
-        if head.shared is not None and not head.request_id:
-            self.template = FrameTemplate(self.meta([]))
-        elif head.reusable and not self.has_shared:
-            self.template = FrameTemplate(self.meta([bound.size for bound in head.inputs]))
-
-    def meta(self, sizes: list[int]) -> bytes:
-        """Return the metadata of a request whose tensors have these sizes. Raises InvalidRequest."""
-        self._request.sizes = sizes
-        return wire.encode(self._request)
-
-
-class _ResponseTemplate:
-    """Response template: a response without its data."""
-
-    __slots__ = ("_sizes", "_tensors", "head")
-
-    def __init__(self, head: wire.WireResponse) -> None:
-        self.head = head
-        self._tensors = [(tensor.name, tensor.datatype, tensor.shape) for tensor in head.tensors]
-        self._sizes = [tensor.size for tensor in head.tensors]
-
-    def tensors(self, payload: Buffer) -> list[Tensor]:
-        """Return the outputs with this data. Raises ValueError if its size differs."""
-        buffers = wire.cut(payload, self._sizes)
-        return [Tensor(*each, data) for each, data in zip(self._tensors, buffers, strict=True)]
-
-    def response(self, payload: Buffer) -> InferResponse:
-        """Return the response with this data. Raises ValueError if its size differs."""
-        response = InferResponse(self.tensors(payload))
-        response.parameters = self.head.parameters
-        return response
-
-
-_UNKNOWN = _ResponseTemplate(wire.WireResponse([], None, None))
 
 
 class _Requests:
@@ -222,7 +144,7 @@ class RemotePlane:
         self._asked: dict[int, tuple[OnAnswer, OnError]] = {}
         self.requests = Templates()
         """Templates of requests that the engine knows."""
-        self._responses: list[_ResponseTemplate] = []
+        self._responses: list[RemoteTemplate] = []
 
     # the channel
 
@@ -231,7 +153,7 @@ class RemotePlane:
         self.channel = channel
         self._sessions += 1
         self.requests = Templates()
-        self._responses = [_UNKNOWN] * len(self.requests.known)
+        self._responses = [UNKNOWN] * len(self.requests.known)
 
     def allocate(self, size: int) -> Array:
         """Return memory for a message, in the channel if there is room, so that its tensors are sent
@@ -245,7 +167,7 @@ class RemotePlane:
         """Fail everything that waits for the engine, which has ended."""
         self.channel = None
         self._sessions += 1
-        error = NotReady(_DOWN)
+        error = NotReady(DOWN)
         in_flight, self.in_flight = self.in_flight, {}
         pending, self._asked = self._asked, {}
         for answers, context in in_flight.values():
@@ -317,7 +239,7 @@ class RemotePlane:
         Returns a function that cancels it. Raises NotReady.
         """
         if self.channel is None:
-            raise NotReady(_DOWN)
+            raise NotReady(DOWN)
         number = self.number()
         self.channel.send(kind, number=number, meta=meta, parts=(payload,))
         self._asked[number] = done, failed
@@ -380,37 +302,12 @@ class RemotePlane:
         """
         model = self._get_model(request.model_name, request.model_version)
         shared = bool(request.shared_inputs) or any(output.shared_memory for output in request.outputs)
-        head = self._bind_shared(model, request) if shared else model.signature.bind(model, request)
+        head = bind_shared(model, request) if shared else model.signature.bind(model, request)
         if head.total_size < 0:
             check_strings(head, self.max_string_elements)
         if head.origin is None:
-            head.origin = _RemoteOrigin(request, head)
+            head.origin = RemoteOrigin(request, head)
         return Bound(head, [tensor.data for tensor in request.inputs])
-
-    def _bind_shared(self, model: RemoteModel, request: DecodedRequest) -> RequestHead:
-        """Return the head of a request with tensors in shared memory.
-
-        The engine reports the errors of such a request, because it checks the regions first.
-        """
-        for tensor, place in request.shared_inputs:
-            varies = tensor.datatype == "BYTES"
-            size = max(place.byte_size, CHECKED_AT_ONCE_BYTES + 1) if varies else place.byte_size
-            tensor.data = cast("Buffer", _Size(size))
-        try:
-            # a copy: the cached head may belong to requests that carry their tensors
-            known = model.signature.bind(model, request)
-            head = known.with_outputs(known.outputs)
-        except InvalidRequest:
-            head = RequestHead(model, request.request_id, (), (), 1, request.parameters)
-        for output, bound_output in zip(request.outputs, head.outputs, strict=False):
-            if output.shared_memory is not None:
-                bound_output.placement = wire.EnginePlacement()
-                bound_output.binary = True
-        head.converted = any(not each.binary or each.classification for each in head.outputs)
-        head.placed = True
-        if head.total_size >= 0 and 0 < len(head.inputs) == len(request.shared_inputs):
-            head.shared = _InSharedMemory()
-        return head
 
     # inference
 
@@ -425,7 +322,7 @@ class RemotePlane:
         conversion.
         """
         origin = head.origin
-        if head.converted or head.model.decoupled or not isinstance(origin, _RemoteOrigin):
+        if head.converted or head.model.decoupled or not isinstance(origin, RemoteOrigin):
             return None
         if origin.template is None:
             return None
@@ -435,13 +332,13 @@ class RemotePlane:
         """Send a request to the engine; the response arrives through its `reply`. Raises NotReady."""
         channel = self.channel
         if channel is None:
-            raise NotReady(_DOWN)
+            raise NotReady(DOWN)
         origin = infer.head.origin
-        assert isinstance(origin, _RemoteOrigin)
+        assert isinstance(origin, RemoteOrigin)
         number = self.number()
         template, meta, buffers = origin.template, b"", infer.buffers
         if origin.has_shared:
-            buffers = [data for data in buffers if not isinstance(data, _Size)]
+            buffers = [data for data in buffers if not isinstance(data, SharedSize)]
         generation = channel.gauges[GENERATION]
         flags = 0 if infer.backpressure is None else Flag.PACED
         defined = None if template is None else template.number_in(self.requests)
@@ -465,7 +362,7 @@ class RemotePlane:
         number, flags = frame.number, frame.flags
         waiting = self.in_flight.get(number)
         if flags & Flag.DEFINES:
-            self._responses[frame.template] = _ResponseTemplate(wire.decode(wire.WireResponse, frame.meta))
+            self._responses[frame.template] = RemoteTemplate(wire.decode(wire.WireResponse, frame.meta))
         if waiting is None:
             return
         answers, context = waiting
@@ -476,29 +373,15 @@ class RemotePlane:
             if frame.template != NO_TEMPLATE:
                 known = self._responses[frame.template]
             else:
-                known = _ResponseTemplate(wire.decode(wire.WireResponse, frame.meta))
+                known = RemoteTemplate(wire.decode(wire.WireResponse, frame.meta))
             response = known.response(frame.payload)
             if known.head.described is not None:
-                infer.head = _with_described_outputs(infer.head, known.head.described)
+                infer.head = with_described_outputs(infer.head, known.head.described)
         if flags & Flag.FINAL:
             del self.in_flight[number]
         else:
             response.final = False
         _call_safely(infer.reply, infer, response)
-
-
-def _with_described_outputs(head: RequestHead, described: wire.Described) -> RequestHead:
-    model = RemoteModel(described.model)
-    outputs = []
-    for each in described.outputs:
-        spec = model.signature.outputs[each.name]
-        output = BoundOutput(spec, binary=each.binary, classification=each.classification)
-        output.placement = wire.EnginePlacement() if each.placed else None
-        outputs.append(output)
-    other = RequestHead(model, head.request_id, head.inputs, tuple(outputs), head.batch_size, head.parameters)
-    other.empty_final_response = head.empty_final_response
-    other.placed = any(output.placement is not None for output in outputs)
-    return other
 
 
 def _call_safely(take: Callable[..., None], *answer: object) -> None:
