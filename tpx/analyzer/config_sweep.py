@@ -96,19 +96,19 @@ def delta_of(paths: Sequence[Path], values: Sequence[object]) -> dict[str, objec
     """Return JSON with the values at their paths."""
     root: dict[str, object] = {}
     for path, value in zip(paths, values, strict=True):
-        place: Any = root
+        node: Any = root
         for part, following in itertools.pairwise(path):
             fresh: Any = [] if isinstance(following, int) else {}
-            if isinstance(place, list):
-                while len(place) <= int(part):
-                    place.append(fresh)
-                place = place[int(part)]
+            if isinstance(node, list):
+                while len(node) <= int(part):
+                    node.append(fresh)
+                node = node[int(part)]
             else:
-                place = place.setdefault(part, fresh)
-        if isinstance(place, list):
-            place.append(value)
+                node = node.setdefault(part, fresh)
+        if isinstance(node, list):
+            node.append(value)
         else:
-            place[path[-1]] = value
+            node[path[-1]] = value
     return root
 
 
@@ -196,8 +196,8 @@ def _iter_value_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]
     if field.message_type is None or not value:
         yield ConfigAxis(path=path, values=([_parse_scalar(each, field, path) for each in value],))
         return
-    for place, each in enumerate(value):
-        yield from _iter_message_axes(each, field.message_type, (*path, place))
+    for node, each in enumerate(value):
+        yield from _iter_message_axes(each, field.message_type, (*path, node))
 
 
 def _iter_map_axes(value: Any, field: Any, path: Path) -> Iterator[ConfigAxis]:

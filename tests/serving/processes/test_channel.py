@@ -17,7 +17,7 @@ from tpx.serving.processes.ring import (
     RELEASED_BYTES,
     RING_BYTES,
     Arrived,
-    ReleasedPlaces,
+    ReleasedBlocks,
 )
 
 MIB = 1 << 20
@@ -190,11 +190,11 @@ def test_more_blocks_are_released_than_can_be_noted_at_once() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("place", [12345, 1 << 63])
-def test_the_release_of_a_block_that_is_not_used_breaks_the_channel(place: int) -> None:
+@pytest.mark.parametrize("position", [12345, 1 << 63])
+def test_the_release_of_a_block_that_is_not_used_breaks_the_channel(position: int) -> None:
     async def run() -> None:
         async with _ends() as (frontend, engine):
-            assert ReleasedPlaces(frontend.memory, HEAPS - RELEASED_BYTES).add(place)
+            assert ReleasedBlocks(frontend.memory, HEAPS - RELEASED_BYTES).add(position)
             engine.channel.send(KIND, parts=[bytes(MIB)])
             assert engine.broken
             assert not frontend.broken

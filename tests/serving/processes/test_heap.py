@@ -15,10 +15,10 @@ def _heap(size: int) -> Heap:
 def test_blocks_are_charged_while_they_are_in_use_and_until_the_heap_is_closed() -> None:
     charged: list[int] = []
     heap = Heap(mmap.mmap(-1, 4 * MIB), 0, 4 * MIB, 4 * MIB, charged.append)
-    place = heap.allocate(MIB - 1)
-    assert place is not None
+    position = heap.allocate(MIB - 1)
+    assert position is not None
     assert heap.allocate(MIB) is not None
-    heap.free(place)
+    heap.free(position)
     assert charged == [MIB, MIB, -MIB]
     heap.close()
     heap.allocate(MIB)
@@ -27,11 +27,11 @@ def test_blocks_are_charged_while_they_are_in_use_and_until_the_heap_is_closed()
 
 def test_pages_of_free_blocks_are_given_back_when_none_was_used_for_some_time() -> None:
     heap = _heap(64 * MIB)
-    place = heap.allocate(4 * MIB)
-    assert place is not None
+    position = heap.allocate(4 * MIB)
+    assert position is not None
     for _ in range(10):
         heap.tick()
-    heap.free(place)
+    heap.free(position)
     kept = []
     for _ in range(5):
         kept.append(heap.kept_bytes)
@@ -58,12 +58,12 @@ def test_blocks_in_use_do_not_overlap() -> None:
             heap.free(given)
             continue
         size = rng.randrange(1, 2 * MIB)
-        place = heap.allocate(size)
-        if place is None:
+        position = heap.allocate(size)
+        if position is None:
             continue
         for other, other_size in used.items():
-            assert place + size <= other or other + other_size <= place
-        used[place] = size
+            assert position + size <= other or other + other_size <= position
+        used[position] = size
 
 
 def test_an_array_is_free_again_when_nothing_views_it_and_what_was_pinned_is_freed() -> None:
@@ -71,13 +71,13 @@ def test_an_array_is_free_again_when_nothing_views_it_and_what_was_pinned_is_fre
     block = heap.allocate_array(MIB)
     assert block is not None
     view = block.data[100:200]
-    place = heap.pin([view[:40], view[40:]])
-    assert place == 100
+    position = heap.pin([view[:40], view[40:]])
+    assert position == 100
     assert heap.pin([view[40:], view[:40]]) is None
     assert heap.pin([bytes(40)]) is None
     del block, view
     assert heap.allocate_array(MIB) is None
-    heap.free(place)
+    heap.free(position)
     assert heap.allocate_array(MIB) is not None
 
 
@@ -96,9 +96,9 @@ def test_a_heap_in_which_nothing_is_used_allocates_blocks_of_any_size() -> None:
     for _ in range(2):
         places = [heap.allocate(4096) for _ in range(1024)]
         assert heap.allocate(4096) is None
-        for place in places:
-            assert place is not None
-            heap.free(place)
+        for position in places:
+            assert position is not None
+            heap.free(position)
         whole = heap.allocate(4 * MIB)
         assert whole is not None
         heap.free(whole)
@@ -112,20 +112,20 @@ def test_what_can_never_be_had_does_not_fit() -> None:
 
 def test_a_block_is_freed_once() -> None:
     heap = _heap(MIB)
-    place = heap.allocate(10)
-    assert place is not None
-    heap.free(place)
+    position = heap.allocate(10)
+    assert position is not None
+    heap.free(position)
     with pytest.raises(KeyError):
-        heap.free(place)
+        heap.free(position)
 
 
 def test_blocks_that_come_and_go_stay_in_the_same_pages() -> None:
     heap = _heap(1024 * MIB)
     places = set()
     for _ in range(500):
-        place = heap.allocate(600_000)
-        assert place is not None
-        places.add(place)
-        heap.free(place)
+        position = heap.allocate(600_000)
+        assert position is not None
+        places.add(position)
+        heap.free(position)
     assert len(places) == 1
     assert heap.kept_bytes < MIB

@@ -14,7 +14,7 @@ def opened(places: Iterable[Path | Repository]) -> list[Repository]:
 
 def repositories(*places: Path | Repository, config_name: str = "", namespaces: bool = False) -> Repositories:
     """All of them, as one."""
-    return Repositories(places=opened(places), config_name=config_name, namespaces=namespaces)
+    return Repositories(repositories=opened(places), config_name=config_name, namespaces=namespaces)
 
 
 def scan(places: Iterable[Path | Repository], *, namespaces: bool = False) -> list[ModelSource]:

@@ -195,7 +195,7 @@ class Bucket:
         return ModelSource(name=name, directory=Path(name)) if name == "net" else None
 
     def names(self) -> dict[str, str]:
-        return {source.name: source.place for source in self.scan()}
+        return {source.name: source.location for source in self.scan()}
 
     def misplaced(self) -> list[str]:
         return []

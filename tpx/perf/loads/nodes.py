@@ -45,9 +45,9 @@ class NodeLoad:
         """Return this node's clock in ns."""
         return perf_counter_ns()
 
-    async def say(self, command: LoadRequest | Go | Stop) -> None:
+    async def send(self, command: LoadRequest | Go | Stop) -> None:
         """Forward a command to the worker."""
-        self._worker.say(command)
+        self._worker.send(command)
 
     async def answer(self, kind: type[object], patience_s: float) -> object:
         """Return the worker's next answer, or the error that it ended with."""
@@ -126,7 +126,7 @@ class NodeWorker:
                 f"{self._name} of tpx perf has not responded for {silent_ns / 1e9:.0f} s; its rows are lost"
             )
 
-    def say(self, command: LoadRequest | Go | Stop) -> None:
+    def send(self, command: LoadRequest | Go | Stop) -> None:
         if isinstance(command, LoadRequest):
             self._reports.clear()
         self._heard_ns = perf_counter_ns() if isinstance(command, Go) else 0

@@ -56,7 +56,7 @@ class RunningWorker(Protocol):
     def check(self) -> None:
         """Raise MeasurementError if the worker is gone, or has a load and does not report."""
 
-    def say(self, command: LoadRequest | Go | Stop) -> None:
+    def send(self, command: LoadRequest | Go | Stop) -> None:
         """Send a command; one to open a load drops older reports. Raises MeasurementError if it is gone."""
 
     async def answer(self, kind: type[T], patience_s: float) -> T:
@@ -123,7 +123,7 @@ class LocalWorker:
                 "the machine is overloaded; its measurements are lost"
             )
 
-    def say(self, command: LoadRequest | Go | Stop) -> None:
+    def send(self, command: LoadRequest | Go | Stop) -> None:
         if isinstance(command, LoadRequest):
             self._reports.clear()
         self._heard_ns = perf_counter_ns() if isinstance(command, Go) else 0
@@ -212,7 +212,7 @@ class WorkerPool:
         active = self._processes[:units] if units else self._processes
         load = self._load = PoolLoad(active, units, open_loop=open_loop)
         for process, share in zip(active, load.shares, strict=True):
-            process.say(replace(load_request, share=share))
+            process.send(replace(load_request, share=share))
         await asyncio.gather(*(p.answer(Ready, STARTUP_S) for p in active))
         return load
 
@@ -270,7 +270,7 @@ class PoolLoad:
             if count is not None:
                 split = share.part_in_turn if self._open_loop else share.part_by
                 part = split(count, self._units)
-            process.say(Go(count=part, origin_ns=origin_ns))
+            process.send(Go(count=part, origin_ns=origin_ns))
         self._gathering = asyncio.ensure_future(self._keep_gathering())
 
     async def finished(self) -> None:
@@ -286,7 +286,7 @@ class PoolLoad:
     async def stop(self, patience_s: float) -> None:
         self.forget()
         for process in self._processes:
-            process.say(Stop(patience_s))
+            process.send(Stop(patience_s))
         due_s = patience_s * STAGES + GRACE_S
         for answer in await asyncio.gather(*(p.answer(Stopped, due_s) for p in self._processes)):
             self._failures |= {s: f for s, f in answer.failures.items() if s not in self._failures}

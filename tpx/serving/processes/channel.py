@@ -30,7 +30,7 @@ from tpx.serving.processes.ring import (
     FrameHead,
     FrameRing,
     PlainHead,
-    ReleasedPlaces,
+    ReleasedBlocks,
     fence,
 )
 
@@ -140,7 +140,7 @@ class FrameChannel:
         self._theirs = range(peer_heap, peer_heap + HEAP_BYTES)
         self._budget = budget or MemoryBudget()
         self._heap = Heap(self._memory, own_heap, HEAP_BYTES, limit_bytes, self._budget.take)
-        released = [ReleasedPlaces(view, _RELEASED), ReleasedPlaces(view, _RELEASED + RELEASED_BYTES)]
+        released = [ReleasedBlocks(view, _RELEASED), ReleasedBlocks(view, _RELEASED + RELEASED_BYTES)]
         self._released, self._releases = reversed(released) if is_engine else released
         self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
         self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
@@ -238,8 +238,8 @@ class FrameChannel:
     def _reclaim(self) -> None:
         """Free the blocks that neither side needs any more."""
         try:
-            for place in self._released.take():
-                self._heap.free(place)
+            for position in self._released.take():
+                self._heap.free(position)
         except (KeyError, ValueError) as exc:
             self._on_broken(exc)
         self._heap.reclaim()
@@ -259,16 +259,16 @@ class FrameChannel:
             self._heap.free(pinned)
             return False
         start = _compute_meta_room(len(meta))
-        place = self._heap.allocate(start + size)
-        if place is None:
+        position = self._heap.allocate(start + size)
+        if position is None:
             return False
-        if self._outgoing.write(head, meta, size, place) is None:
-            self._heap.free(place)
+        if self._outgoing.write(head, meta, size, position) is None:
+            self._heap.free(position)
             return False
         view = memoryview(self._memory)
         if start:
-            view[place : place + len(meta)] = meta
-        _copy_parts(view[place + start : place + start + size], parts)
+            view[position : position + len(meta)] = meta
+        _copy_parts(view[position + start : position + start + size], parts)
         return True
 
     def _publish_one(self) -> None:
@@ -369,28 +369,28 @@ class FrameChannel:
 
     def open(self, arrived: Arrived) -> Iterator[ReceivedFrame]:
         """Yield frames with their metadata and payload. Raises ChannelBroken."""
-        (_, kind, flags, _, template, generation, meta_size, size, place), numbers, several = arrived
+        (_, kind, flags, _, template, generation, meta_size, size, position), numbers, several = arrived
         for number, data in zip(numbers, several, strict=True):
             fields = kind, flags, number, template, generation
-            if place == INLINE:
+            if position == INLINE:
                 yield ReceivedFrame(*fields, bytes(data[:meta_size]), bytes(data[meta_size:]))
             else:
                 start = _compute_meta_room(meta_size)
-                meta = self._memory[place : place + meta_size] if start else bytes(data)
+                meta = self._memory[position : position + meta_size] if start else bytes(data)
                 # without a variable, which would hold the block until the next frame
-                yield ReceivedFrame(*fields, meta, self._view_block(place, start, size))
+                yield ReceivedFrame(*fields, meta, self._view_block(position, start, size))
 
     def unread(self, arrived: Arrived, count: int) -> None:
         """Leave the last `count` of frames that arrived together to the next turn, which must follow."""
         self._incoming.unread(arrived[0], count)
 
-    def _view_block(self, place: int, start: int, size: int) -> memoryview:
+    def _view_block(self, position: int, start: int, size: int) -> memoryview:
         """Return a view of a block from `start` on; the block is released when no view is left."""
-        if place not in self._theirs or place + start + size > self._theirs.stop:
-            raise ChannelBroken(f"a block of {size} bytes at {place}")
-        block = np.frombuffer(self._memory, np.uint8, size, place + start)
+        if position not in self._theirs or position + start + size > self._theirs.stop:
+            raise ChannelBroken(f"a block of {size} bytes at {position}")
+        block = np.frombuffer(self._memory, np.uint8, size, position + start)
         lease = weakref.ref(block, self._note_unviewed)
-        self._blocks[id(lease)] = lease, place
+        self._blocks[id(lease)] = lease, position
         return block.data
 
     def _note_unviewed(self, lease: "weakref.ref[Array]") -> None:

@@ -38,9 +38,9 @@ class FastFrames:
 
     def find(self, fields: Fields) -> RequestTemplate | None:
         """Return the template of a request that can take the fast path, otherwise None."""
-        _, kind, flags, _, template, generation, meta_size, size, place = fields
+        _, kind, flags, _, template, generation, meta_size, size, position = fields
         # flags mean a trace, a stream or a new template; with metadata or in a block, a frame is not plain
-        if kind != _INFER or flags or meta_size or place != INLINE or template >= TEMPLATES:
+        if kind != _INFER or flags or meta_size or position != INLINE or template >= TEMPLATES:
             return None
         known = self._templates.requests[template]
         if known is None or known.fast_path is None or known.head is None or known.head.total_size != size:

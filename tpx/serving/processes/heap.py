@@ -86,27 +86,27 @@ class Heap:
             self._merge_free_blocks()
         free = self._free[size]
         if free:
-            place = free.pop()
+            position = free.pop()
             self.kept_bytes = max(0, self.kept_bytes - size)
         elif self._next + size <= self._end:
-            place = self._next
+            position = self._next
             self._next += size
         else:
             return None
-        self._used[place] = size
+        self._used[position] = size
         self.used_bytes += size
         self._charge(size)
-        return place
+        return position
 
     def allocate_array(self, size: int) -> Array | None:
         """Return a block as an array, None if there is no room. It is freed when nothing views the array."""
         self.reclaim()
-        place = self.allocate(size)
-        if place is None:
+        position = self.allocate(size)
+        if position is None:
             return None
-        block = np.frombuffer(self._memory, np.uint8, size, place)
+        block = np.frombuffer(self._memory, np.uint8, size, position)
         lease = weakref.ref(block, self._note_unviewed)
-        self._allocated[id(lease)] = lease, place
+        self._allocated[id(lease)] = lease, position
         return block
 
     def reclaim(self) -> None:
@@ -129,31 +129,31 @@ class Heap:
             if _get_address(part) != end:
                 return None
             end += len(part)
-        place = first - self._address
-        if not self._start <= place < self._end:
+        position = first - self._address
+        if not self._start <= position < self._end:
             return None
-        self._pinned.setdefault(place, []).append(parts)
-        return place
+        self._pinned.setdefault(position, []).append(parts)
+        return position
 
-    def free(self, place: int) -> None:
+    def free(self, position: int) -> None:
         """Free a block, or unpin parts. Raises KeyError for any other position."""
-        pinned = self._pinned.get(place)
+        pinned = self._pinned.get(position)
         if pinned is None:
-            self._free_block(place)
+            self._free_block(position)
             return
         pinned.pop()
         if not pinned:
-            del self._pinned[place]
+            del self._pinned[position]
 
-    def _free_block(self, place: int) -> None:
-        size = self._used.pop(place)
+    def _free_block(self, position: int) -> None:
+        size = self._used.pop(position)
         self.used_bytes -= size
         self._charge(-size)
         if self.kept_bytes + size > self._most_kept_bytes and size >= _WORTH_BYTES:
-            self._memory.madvise(mmap.MADV_REMOVE, place, size)
+            self._memory.madvise(mmap.MADV_REMOVE, position, size)
         else:
             self.kept_bytes += size
-        self._free[size].append(place)
+        self._free[size].append(position)
 
     def close(self) -> None:
         """Stop charging: what is in use belongs to the other side."""

@@ -197,8 +197,10 @@ class RemotePlane:
         """Handle frames from the engine."""
         responses, in_flight = self._responses, self.in_flight
         for arrived in frames:
-            (_, kind, flags, _, template, _, meta_size, _, place), numbers, data = arrived
-            if kind == _RESPONSE and flags == _FINAL and not meta_size and place == INLINE:  # most responses
+            (_, kind, flags, _, template, _, meta_size, _, position), numbers, data = arrived
+            if (
+                kind == _RESPONSE and flags == _FINAL and not meta_size and position == INLINE
+            ):  # most responses
                 response = responses[template]
                 for number, payload in zip(numbers, data, strict=True):
                     waiting = in_flight.pop(number, None)

@@ -99,12 +99,12 @@ class FrameRing:
 
     # the writer
 
-    def write(self, head: FrameHead, meta: bytes, payload_size: int, place: int) -> memoryview | None:
+    def write(self, head: FrameHead, meta: bytes, payload_size: int, position: int) -> memoryview | None:
         """Write a frame that is not yet visible to the reader.
 
         Returns the memory for its payload, None if the ring is full.
         """
-        inline = place == INLINE
+        inline = position == INLINE
         # with a block, only metadata is in the ring, unless it is too large and in the block, too
         in_ring = len(meta) + payload_size if inline else len(meta) if len(meta) <= INLINE_BYTES else 0
         need = HEAD.size + in_ring
@@ -120,7 +120,7 @@ class FrameRing:
                 HEAD.pack_into(frames, at, left, _SKIP, 0, 0, 0, 0, 0, 0, 0)
             self._at += left
             at = 0
-        HEAD.pack_into(frames, at, need, *head, len(meta), payload_size, place)
+        HEAD.pack_into(frames, at, need, *head, len(meta), payload_size, position)
         self._at += need
         at += HEAD.size
         if meta and in_ring:
@@ -203,13 +203,13 @@ class FrameRing:
         self, at: int, fields: Fields, left: int, most: int
     ) -> tuple[Sequence[int], Sequence[Buffer]]:
         """Return number and data of a frame; of a plain one, also those of the next with the same head."""
-        size, _, _, number, _, _, meta_size, payload_size, place = fields
+        size, _, _, number, _, _, meta_size, payload_size, position = fields
         in_ring = meta_size if meta_size <= INLINE_BYTES else 0
-        if place == INLINE:
+        if position == INLINE:
             in_ring = meta_size + payload_size
         if HEAD.size + in_ring > size:
             raise ValueError(f"a frame of {size} bytes with {meta_size} and {payload_size} bytes in it")
-        if place != INLINE or meta_size:
+        if position != INLINE or meta_size:
             return (number,), (self._frames[at + HEAD.size : at + HEAD.size + in_ring],)
         layout = _make_plain_layout(payload_size)
         if layout.size != size:
@@ -246,7 +246,7 @@ class FrameRing:
         return False
 
 
-class ReleasedPlaces:
+class ReleasedBlocks:
     """Positions of blocks that the process which reads them no longer needs.
 
     Nothing is ahead of them: the process that owns the blocks looks here before it allocates one, however
@@ -255,19 +255,19 @@ class ReleasedPlaces:
 
     def __init__(self, memory: memoryview, start: int) -> None:
         words = memory[start : start + RELEASED_BYTES].cast("Q")
-        self._added, self._taken, self._places = words[:1], words[16:17], words[32:]
+        self._added, self._taken, self._positions = words[:1], words[16:17], words[32:]
         self._at = 0
         """Number of positions that this side has added or taken."""
 
     def check(self) -> None:
         """Raise ValueError if the owner's position is none."""
-        _check_count(self._at - self._taken[0], len(self._places))
+        _check_count(self._at - self._taken[0], len(self._positions))
 
-    def add(self, place: int) -> bool:
+    def add(self, position: int) -> bool:
         """Add the position of a block. Returns False if there is no room."""
-        if self._at - self._taken[0] >= len(self._places):
+        if self._at - self._taken[0] >= len(self._positions):
             return False
-        self._places[self._at % len(self._places)] = place
+        self._positions[self._at % len(self._positions)] = position
         self._at += 1
         self._added[0] = self._at
         return True
@@ -277,9 +277,9 @@ class ReleasedPlaces:
         added = self._added[0]
         if added == self._at:
             return ()
-        count = len(self._places)
+        count = len(self._positions)
         _check_count(added - self._at, count)
-        places = [self._places[number % count] for number in range(self._at, added)]
+        places = [self._positions[number % count] for number in range(self._at, added)]
         self._taken[0] = self._at = added
         return places
 

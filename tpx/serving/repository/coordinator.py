@@ -58,7 +58,7 @@ class Coordinator:
         self.metrics = CustomMetrics()
         """Metrics that models add to the metrics page."""
         self._repositories = discovery.Repositories(
-            places=places, config_name=options.model_config_name, namespaces=repository.namespaces
+            repositories=places, config_name=options.model_config_name, namespaces=repository.namespaces
         )
         self.tasks = Tasks()
         self.retirement = Retirement(self.tasks, repository.ended)

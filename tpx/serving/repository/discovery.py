@@ -133,10 +133,10 @@ def private_files(files: Mapping[str, bytes], parent: Path | None = None) -> Pat
     directory, path = private_directory("tpx-model-", parent), ""
     try:
         for path, content in files.items():
-            place = directory / path
-            place.parent.mkdir(parents=True, exist_ok=True)
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-            with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+            with os.fdopen(os.open(target, flags, 0o600), "wb") as file:
                 file.write(content)
     except OSError as exc:
         shutil.rmtree(directory, ignore_errors=True)
@@ -186,9 +186,9 @@ def size_of(source: ModelSource, version: int) -> int:
     if source.origin is not None:
         return source.origin.size_bytes(version)
     total = 0
-    for place in _iter_files(source.file or source.versions[version]):
+    for file in _iter_files(source.file or source.versions[version]):
         with suppress(OSError):  # gone while we looked, or a dangling link
-            total += os.stat(place).st_size  # noqa: PTH116
+            total += os.stat(file).st_size  # noqa: PTH116
     return total
 
 
@@ -200,12 +200,12 @@ def _is_model_file(name: str) -> bool:
 def _digest_files(paths: list[Path]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
-        for place in _iter_files(path):
+        for file in _iter_files(path):
             try:
-                found = os.stat(place)  # noqa: PTH116 (a string: thousands of files need no thousand Paths)
+                found = os.stat(file)  # noqa: PTH116 (a string: thousands of files need no thousand Paths)
             except OSError:
                 continue  # gone while we looked, or a dangling link
-            fact = f"{place}\0{found.st_mtime_ns}\0{found.st_size}\0{found.st_ino}\0"
+            fact = f"{file}\0{found.st_mtime_ns}\0{found.st_size}\0{found.st_ino}\0"
             digest.update(os.fsencode(fact))
     return digest.hexdigest()
 
@@ -230,7 +230,7 @@ def _iter_files(path: Path) -> Iterator[str]:
 class Repositories:
     """The model repositories of a server. Reading them blocks and raises UsageError if one cannot be read."""
 
-    places: Sequence[Repository]
+    repositories: Sequence[Repository]
     config_name: str = ""
     namespaces: bool = False
     """True if models are identified by name and repository."""
@@ -243,16 +243,16 @@ class Repositories:
         are added to `faults`, if it is given, and not raised.
         """
         found: dict[ModelId, list[ModelSource]] = {}
-        for place in self._list_distinct():
+        for repository in self._list_distinct():
             try:
-                sources = place.scan()
+                sources = repository.scan()
             except UsageError as exc:
                 if faults is None:
                     raise
                 faults.append(exc.message)
                 continue
             for source in sources:
-                each = self._attach_namespace(source, self._choose_namespace(place))
+                each = self._attach_namespace(source, self._choose_namespace(repository))
                 found.setdefault(each.model_id, []).append(each)
         return {model: _check_unique(model, sources) for model, sources in sorted(found.items())}
 
@@ -264,8 +264,10 @@ class Repositories:
         name = model.name
         if not name or "/" in name or "\0" in name or name in (".", ".."):
             return None
-        places = [place for place in self._list_distinct() if model.namespace in ("", str(place))]
-        sources = [source for place in places if (source := place.find(name)) is not None]
+        repositories = [
+            repository for repository in self._list_distinct() if model.namespace in ("", str(repository))
+        ]
+        sources = [source for repository in repositories if (source := repository.find(name)) is not None]
         return (
             _check_unique(model, [self._attach_namespace(each, model.namespace) for each in sources])
             if sources
@@ -275,10 +277,10 @@ class Repositories:
     def names(self) -> dict[ModelId, str]:
         """Return the models that `scan` would find; the value is the fault of a duplicate, or ""."""
         found: dict[ModelId, list[str]] = {}
-        for place in self._list_distinct():
-            for name, where in place.names().items():
-                found.setdefault(ModelId(name, self._choose_namespace(place)), []).append(where)
-        return {model: _explain_duplicates(places) for model, places in sorted(found.items())}
+        for repository in self._list_distinct():
+            for name, where in repository.names().items():
+                found.setdefault(ModelId(name, self._choose_namespace(repository)), []).append(where)
+        return {model: _explain_duplicates(locations) for model, locations in sorted(found.items())}
 
     def register(self, path: Path, name: str) -> ModelArchive:
         """Add the model in a directory under this name, with the models that it is composed of.
@@ -286,27 +288,27 @@ class Repositories:
         Raises UsageError, InvalidRequest for names that other models have.
         """
         archive = ModelArchive(path, name)
-        for place in () if self.namespaces else self._list_distinct():
-            taken = place.names()
+        for repository in () if self.namespaces else self._list_distinct():
+            taken = repository.names()
             for each in sorted(archive.names().keys() & taken.keys()):
                 raise InvalidRequest(f"there is a model '{each}' already, '{taken[each]}'")
-        self.places = (*self.places, archive)
+        self.repositories = (*self.repositories, archive)
         return archive
 
     def unregister(self, archive: ModelArchive) -> None:
         """Remove what `register` has added."""
-        self.places = [place for place in self.places if place is not archive]
+        self.repositories = [repository for repository in self.repositories if repository is not archive]
 
     def misplaced(self) -> list[str]:
         """Return warnings about model files outside the expected layout."""
-        return [warning for place in self.places for warning in place.misplaced()]
+        return [warning for repository in self.repositories for warning in repository.misplaced()]
 
     def _list_distinct(self) -> Iterable[Repository]:
         """Return each repository once, even if it is given with different spellings."""
-        return {place.key: place for place in reversed(self.places)}.values()
+        return {repository.key: repository for repository in reversed(self.repositories)}.values()
 
-    def _choose_namespace(self, place: Repository) -> str:
-        return str(place) if self.namespaces else ""
+    def _choose_namespace(self, repository: Repository) -> str:
+        return str(repository) if self.namespaces else ""
 
     def _attach_namespace(self, source: ModelSource, namespace: str) -> ModelSource:
         return replace(source, namespace=namespace, config_name=self.config_name)
@@ -330,8 +332,8 @@ class Repositories:
     def find_all(self, name: str) -> list[ModelId]:
         """Return the models with this name in all namespaces; unreadable repositories are skipped."""
         found = []
-        for place in self._list_distinct():
-            model = ModelId(name, str(place))
+        for repository in self._list_distinct():
+            model = ModelId(name, str(repository))
             try:
                 if self.find(model) is not None:
                     found.append(model)
@@ -365,17 +367,19 @@ class Repositories:
 
 
 def _check_unique(model: ModelId, sources: Sequence[ModelSource]) -> ModelSource:
-    fault = _explain_duplicates([source.place for source in sources])
+    fault = _explain_duplicates([source.location for source in sources])
     if not fault:
         return sources[0]
     log.error("failed to poll model '%s': not unique across all model repositories: %s", model.name, fault)
     return ModelSource(name=model.name, directory=sources[0].directory, fault=fault, duplicate=True)
 
 
-def _explain_duplicates(places: Sequence[str]) -> str:
-    if len(places) == 1:
+def _explain_duplicates(locations: Sequence[str]) -> str:
+    if len(locations) == 1:
         return ""
-    return "model appears in two or more repositories: " + ", ".join(f"'{place}'" for place in places)
+    return "model appears in two or more repositories: " + ", ".join(
+        f"'{location}'" for location in locations
+    )
 
 
 def fetch(source: ModelSource) -> ModelSource:

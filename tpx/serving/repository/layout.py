@@ -105,7 +105,7 @@ class ModelSource:
         return ModelId(self.name, self.namespace)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Location for messages."""
         return self.origin.url if self.origin is not None else str(self.file or self.directory)
 
@@ -291,15 +291,15 @@ def versions_in(directory: Path) -> dict[int, Path]:
     return {version: directory / str(version) for version in pick_versions(names, str(directory))}
 
 
-def pick_versions(names: Iterable[str], place: str) -> list[int]:
-    """Return the versions that directories in `place` are named after; invalid names are logged."""
+def pick_versions(names: Iterable[str], location: str) -> list[int]:
+    """Return the versions that directories in `location` are named after; invalid names are logged."""
     out = []
     for name in names:
         version, why = version_of(name)
         if version is not None:
             out.append(version)
         elif why:
-            log.warning("ignore version directory '%s' which %s: '%s/%s'", name, why, place, name)
+            log.warning("ignore version directory '%s' which %s: '%s/%s'", name, why, location, name)
     return out
 
 
@@ -335,11 +335,11 @@ def wanted_versions(config: ModelConfig, source: ModelSource) -> list[int]:
     if source.override is not None:  # from a request
         hint = ""
     elif present:
-        hint = f" ('{source.place}' has: {', '.join(map(str, sorted(present)))})"
+        hint = f" ('{source.location}' has: {', '.join(map(str, sorted(present)))})"
     elif file is not None:
         hint = f" ('{file}' belongs in a version directory: '{source.directory / '1' / file.name}')"
     else:
-        hint = f" ('{source.place}' has no directory of a version, such as '{source.place}/1')"
+        hint = f" ('{source.location}' has no directory of a version, such as '{source.location}/1')"
     raise NoVersion(
         f"at least one version must be available under the version policy of model '{config.name}'{hint}"
     )

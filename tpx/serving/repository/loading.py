@@ -139,7 +139,7 @@ class Loader:
             fingerprint = Fingerprint(  # of all versions: it covers every file that agents see
                 config=written.SerializeToString(deterministic=True),
                 groups=b"",
-                directory=source.place if source.origin is not None else str(source.directory),
+                directory=source.location if source.origin is not None else str(source.directory),
                 shared=stamps.shared,
                 files="\n".join(files),
             )
@@ -160,12 +160,12 @@ class Loader:
         rest.ClearField("version_policy")
         rest.ClearField("instance_group")
         for version in wanted_versions(config, source):
-            place = str(source.file or source.versions[version])
+            location = str(source.file or source.versions[version])
             fingerprints[version] = Fingerprint(
                 config=rest.SerializeToString(deterministic=True),
                 groups=groups.SerializeToString(deterministic=True),
                 # where it is stored, not where it was fetched to
-                directory=place if source.origin is None else f"{source.origin.url}/{version}",
+                directory=location if source.origin is None else f"{source.origin.url}/{version}",
                 shared=stamps.shared,
                 files=stamps.versions.get(version, ""),
             )
@@ -342,10 +342,10 @@ def _run_agents(
         parent = source.origin.private_parent
         for version in source.versions:
             source.origin.fetch_version(source.directory, version)
-    place = ownership.load(written, source.directory, agent_directory, parent)
-    if place == source.directory:
+    loaded = ownership.load(written, source.directory, agent_directory, parent)
+    if loaded == source.directory:
         return replace(source, origin=None)
-    moved = replace(source, origin=None, directory=place, versions=versions_in(place))
+    moved = replace(source, origin=None, directory=loaded, versions=versions_in(loaded))
     return moved if moved.has_config else replace(moved, override=written)
 
 
@@ -357,15 +357,15 @@ def locating_faults(source: ModelSource) -> Iterator[None]:
     except ConfigError as error:
         if not error.field or source.file is not None:
             raise
-        place = f"in {error.field}"
+        where = f"in {error.field}"
         if source.override is None:
             path, found = source.config_path, None
             with suppress(OSError, UnicodeDecodeError):
                 found = config_text.position_of(path.read_text(encoding="utf-8-sig"), error.field)
             if found is None:  # the field comes from the model file
                 raise
-            place = f"{source.place}/{path.relative_to(source.directory)}:{found[0]}: {found[1]}"
-        raise ConfigError(f"{error.message} ({place})", code=error.code) from error
+            where = f"{source.location}/{path.relative_to(source.directory)}:{found[0]}: {found[1]}"
+        raise ConfigError(f"{error.message} ({where})", code=error.code) from error
 
 
 _SEQUENCE = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
@@ -397,9 +397,9 @@ def warm_up(model: ServedModel, instances: Sequence[Instance], directory: Path) 
                 except TpxError as exc:
                     error = exc
                 if error is not None:
-                    place = error.field if isinstance(error, ConfigError) and error.field else field
+                    where = error.field if isinstance(error, ConfigError) and error.field else field
                     failure = f"failed to run warmup sample '{sample.name}': {error.message}; "
-                    failures.append((failure, place))
+                    failures.append((failure, where))
                     break
     if failures:
         message = "".join(dict.fromkeys(failure for failure, _ in failures))

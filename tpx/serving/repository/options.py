@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.options import option
-from tpx.serving.repository.stores.places import StorePlace, place_of
+from tpx.serving.repository.stores.addresses import StoreAddress, address_of
 
 ControlMode = Literal["none", "poll", "explicit", "lazy"]
 
@@ -23,21 +23,21 @@ def _validate_config_name(text: str) -> str:
 class ModelSpec:
     """Options for the models of a server."""
 
-    models: tuple[Path | StorePlace, ...] = option(
+    models: tuple[Path | StoreAddress, ...] = option(
         (),
         "model files or model repositories to serve",
         positional=True,
         metavar="MODEL",
-        parse=place_of,
+        parse=address_of,
         common=True,
         completes="files",
     )
-    model_repository: tuple[Path | StorePlace, ...] = option(
+    model_repository: tuple[Path | StoreAddress, ...] = option(
         (),
         "directory of models, or an object store: s3://, gs:// or as:// and a path; repeatable",
         "--model-store",
         metavar="DIR",
-        parse=place_of,
+        parse=address_of,
         common=True,
         completes="files",
     )

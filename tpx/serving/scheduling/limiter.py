@@ -80,7 +80,7 @@ class LimitedAdmission:
     """Admission of an instance that takes turns with others."""
 
     limited = True
-    __slots__ = ("_limiter", "granted", "idle", "needs", "on_granted", "place", "share")
+    __slots__ = ("_limiter", "granted", "idle", "needs", "on_granted", "rank", "share")
 
     def __init__(self, limiter: "RateLimiter", needs: Needs, on_granted: Callable[[], None]) -> None:
         self._limiter = limiter
@@ -89,7 +89,7 @@ class LimitedAdmission:
         """Called when a staged instance may compute."""
         self.share = 0
         """Executions x priority."""
-        self.place: tuple[int, int, LimitedAdmission] | None = None
+        self.rank: tuple[int, int, LimitedAdmission] | None = None
         """Position among staged instances."""
         self.granted = False
         self.idle = True
@@ -105,7 +105,7 @@ class LimitedAdmission:
         self.withdraw()
 
     def stage(self) -> bool:
-        if not self.granted and self.place is None:
+        if not self.granted and self.rank is None:
             self._limiter.line_up(self)
             self._limiter.grant(self)
         return self.granted
@@ -170,14 +170,14 @@ class RateLimiter:
             shares = [other.share for other in self.admissions if _is_competing(other, admission)]
             admission.share = max(admission.share, min(shares, default=0))
         self._numbers += 1  # equal shares take turns in the order in which they were staged
-        admission.place = (admission.share, self._numbers, admission)
-        bisect.insort(self._row, admission.place)
+        admission.rank = (admission.share, self._numbers, admission)
+        bisect.insort(self._row, admission.rank)
 
     def release(self, admission: LimitedAdmission) -> None:
         """Unstage an instance, or release the resources granted to it."""
-        if admission.place is not None:
-            self._row.remove(admission.place)
-            admission.place = None
+        if admission.rank is not None:
+            self._row.remove(admission.rank)
+            admission.rank = None
         if admission.granted:
             admission.granted = False
             for resource, count in admission.needs.resources.items():
@@ -186,16 +186,16 @@ class RateLimiter:
     def grant(self, asking: LimitedAdmission | None) -> None:
         """Grant admissions as far as resources permit; `asking` is not called back."""
         held_back: set[Resource] = set()
-        for place in tuple(self._row):
-            admission = place[2]
+        for rank in tuple(self._row):
+            admission = rank[2]
             needs = admission.needs.resources
             if not held_back.isdisjoint(needs) or not self._can_grant(needs):
                 held_back.update(needs)
                 continue
             for resource, count in needs.items():
                 self._used[resource] = self._used.get(resource, 0) + count
-            self._row.remove(place)
-            admission.place = None
+            self._row.remove(rank)
+            admission.rank = None
             admission.granted = True
             if admission is not asking:
                 admission.on_granted()
@@ -224,7 +224,7 @@ class RateLimiter:
 
 def _is_competing(other: LimitedAdmission, admission: LimitedAdmission) -> bool:
     """Return whether another instance wants the same resource now."""
-    if other is admission or not (other.granted or other.place is not None):
+    if other is admission or not (other.granted or other.rank is not None):
         return False
     return not other.needs.resources.keys().isdisjoint(admission.needs.resources)
 

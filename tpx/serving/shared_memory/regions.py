@@ -112,28 +112,28 @@ class RegionPlacement:
     keep it open.
     """
 
-    __slots__ = ("_place", "reference")
+    __slots__ = ("_extent", "reference")
 
-    def __init__(self, registration: Registration, place: SharedMemoryRange) -> None:
+    def __init__(self, registration: Registration, extent: SharedMemoryRange) -> None:
         self.reference = weakref.ref(registration)
-        self._place = place
+        self._extent = extent
 
     @property
     def registration(self) -> Registration:
         """Return the region. Raises NotFound."""
         registration = self.reference()
         if registration is None:
-            raise NotFound(f"Unable to find shared memory region: '{self._place.region}'")
+            raise NotFound(f"Unable to find shared memory region: '{self._extent.region}'")
         return registration
 
     def put(self, output: str, data: Buffer) -> None:
         """Write an output. Raises InvalidRequest if it does not fit."""
-        if len(data) > self._place.byte_size:
+        if len(data) > self._extent.byte_size:
             raise InvalidRequest(
                 f"shared memory size specified with the request for output '{output}' "
-                f"({self._place.byte_size} bytes) should be at least {len(data)} bytes to hold the results"
+                f"({self._extent.byte_size} bytes) should be at least {len(data)} bytes to hold the results"
             )
-        self.registration.memory.write(self._place.offset, data)
+        self.registration.memory.write(self._extent.offset, data)
 
 
 class RegionsInUse:
@@ -167,32 +167,32 @@ class SharedInput:
     Regions are never mapped: their client could truncate the file, and reading would end this process.
     """
 
-    __slots__ = ("memory", "place", "registration")
+    __slots__ = ("extent", "memory", "registration")
 
-    def __init__(self, registration: Registration, place: SharedMemoryRange, budget: MemoryBudget) -> None:
+    def __init__(self, registration: Registration, extent: SharedMemoryRange, budget: MemoryBudget) -> None:
         """Reserve the region, and charge the buffer to the budget until it is freed. Raises Overloaded."""
         self.registration = registration
-        self.place = place
+        self.extent = extent
         try:
-            charge = budget.hold_until_freed if place.byte_size > _UNCHARGED_BYTES else None
-            self.memory = aligned(place.byte_size, track=charge)
+            charge = budget.hold_until_freed if extent.byte_size > _UNCHARGED_BYTES else None
+            self.memory = aligned(extent.byte_size, track=charge)
             """Not filled before `read`."""
         except MemoryError as exc:
             raise Overloaded(
-                f"no memory for {place.byte_size} bytes of shared memory region '{place.region}'",
+                f"no memory for {extent.byte_size} bytes of shared memory region '{extent.region}'",
                 code=Code.RESOURCE_EXHAUSTED,
             ) from exc
 
     @property
     def gpu_address(self) -> int:
-        return self.registration.memory.gpu_address(self.place.offset)
+        return self.registration.memory.gpu_address(self.extent.offset)
 
     def read(self) -> None:
         """Copy the data; in any thread. Raises InvalidRequest."""
         self.read_into(self.memory)
 
     def read_into(self, memory: memoryview) -> None:
-        self.registration.memory.read_into(memory, self.place.offset)
+        self.registration.memory.read_into(memory, self.extent.offset)
 
     def check_strings(self, name: str, model: str, count: int) -> None:
         """Raise InvalidRequest unless the data is `count` BYTES elements; very many are not checked here."""
@@ -208,7 +208,7 @@ class SharedInput:
                     f"incomplete string length indicator {what}, expecting 4 bytes but only {end - at} bytes "
                     "available. Please make sure the string length indicator is in one buffer."
                 )
-            self.registration.memory.read_into(length, self.place.offset + at)
+            self.registration.memory.read_into(length, self.extent.offset + at)
             size = int.from_bytes(length, "little")
             at += 4
             if size > end - at:
@@ -228,7 +228,7 @@ class SharedHead:
     registered.
     """
 
-    __slots__ = ("_fill", "_memory", "_places", "_regions", "_size")
+    __slots__ = ("_extents", "_fill", "_memory", "_regions", "_size")
 
     def __init__(
         self,
@@ -239,8 +239,8 @@ class SharedHead:
     ) -> None:
         """Create it; `fill` reads inputs, and returns those that the instance must read."""
         self._memory = memory
-        self._places = [each.place for each in inputs]
-        self._size = sum(place.byte_size for place in self._places)
+        self._extents = [each.extent for each in inputs]
+        self._size = sum(extent.byte_size for extent in self._extents)
         self._regions = [
             *(weakref.ref(each.registration) for each in inputs),
             *(o.reference for o in outputs),
@@ -259,8 +259,8 @@ class SharedHead:
             regions.append(registration)
         budget = self._memory.budget
         inputs = [
-            SharedInput(region, place, budget)
-            for region, place in zip(regions, self._places, strict=False)  # the outputs' regions follow
+            SharedInput(region, extent, budget)
+            for region, extent in zip(regions, self._extents, strict=False)  # the outputs' regions follow
         ]
         return Bound(head, [each.memory for each in inputs], regions, self._fill(head, inputs))
 
@@ -364,9 +364,9 @@ class SharedMemory:
 
     def check_inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> int:
         """Return the bytes of the inputs in shared memory. Raises NotFound, InvalidRequest."""
-        for _, place in inputs:
-            self._find_registration(place)
-        total = sum(place.byte_size for _, place in inputs)
+        for _, extent in inputs:
+            self._find_registration(extent)
+        total = sum(extent.byte_size for _, extent in inputs)
         if total > self._limits.max_input_bytes:
             raise InvalidRequest(
                 f"inputs in shared memory have a byte_size ({total} bytes) that exceeds the maximum allowed "
@@ -387,21 +387,21 @@ class SharedMemory:
 
     def inputs(self, inputs: Sequence[tuple[Tensor, SharedMemoryRange]]) -> list[SharedInput]:
         """Return the inputs in shared memory, unread. Raises NotFound, InvalidRequest, Overloaded."""
-        return [SharedInput(self._find_registration(place), place, self.budget) for _, place in inputs]
+        return [SharedInput(self._find_registration(extent), extent, self.budget) for _, extent in inputs]
 
-    def placement(self, place: SharedMemoryRange) -> RegionPlacement:
+    def placement(self, extent: SharedMemoryRange) -> RegionPlacement:
         """Return a range to write to later. Raises NotFound, InvalidRequest."""
-        return RegionPlacement(self._find_registration(place), place)
+        return RegionPlacement(self._find_registration(extent), extent)
 
-    def _find_registration(self, place: SharedMemoryRange) -> Registration:
-        known = self._regions.get(place.region)
+    def _find_registration(self, extent: SharedMemoryRange) -> Registration:
+        known = self._regions.get(extent.region)
         if known is None:
-            raise NotFound(f"Unable to find shared memory region: '{place.region}'")
+            raise NotFound(f"Unable to find shared memory region: '{extent.region}'")
         region = known.region
-        if not 0 <= place.offset < region.byte_size:
-            raise InvalidRequest(f"Invalid offset for shared memory region: '{place.region}'")
-        if not 0 <= place.byte_size <= region.byte_size - place.offset:
-            raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{place.region}'")
+        if not 0 <= extent.offset < region.byte_size:
+            raise InvalidRequest(f"Invalid offset for shared memory region: '{extent.region}'")
+        if not 0 <= extent.byte_size <= region.byte_size - extent.offset:
+            raise InvalidRequest(f"Invalid offset + byte size for shared memory region: '{extent.region}'")
         return known
 
     def _check_allowed(self) -> None:

@@ -11,7 +11,7 @@ from tests.serving.repository.agents.journal import Journal, asks_for, journals
 from tests.serving.repository.controlled import Scene, controlled, play, times, write
 from tests.serving.repository.stores.s3 import ENVIRONMENT, storage
 from tpx.protocol.v2 import LoadParameter
-from tpx.serving.repository.stores.places import StorePlace, place_of
+from tpx.serving.repository.stores.addresses import StoreAddress, address_of
 from tpx.serving.repository.stores.store import StoreRepository
 
 
@@ -265,8 +265,8 @@ def test_agents_see_all_versions_of_a_model_in_an_object_store(
         asks_for(models / "net", journals(moves="1/model.onnx 2/model.onnx"))
         with storage() as bucket:
             bucket.upload(models, "zoo")
-            place = place_of(f"{bucket.url}/zoo")
-            assert isinstance(place, StorePlace)
+            place = address_of(f"{bucket.url}/zoo")
+            assert isinstance(place, StoreAddress)
             repository = StoreRepository(place, ENVIRONMENT, models)
             async with controlled(repository, agents=journal.agents) as it:
                 await it.load()

@@ -1,4 +1,4 @@
-"""Who we are to object stores: the environment, profiles, and the file that names credentials by place."""
+"""Who we are to object stores: the environment, profiles, and the file that names credentials by address."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from tpx.errors import UsageError
-from tpx.serving.repository.stores.places import StorePlace, place_of, settings_of
+from tpx.serving.repository.stores.addresses import StoreAddress, address_of, settings_of
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 
 def settings(url: str, environment: dict[str, str], home: Path = Path("/nowhere")) -> dict[str, Any]:
-    place = place_of(url)
-    assert isinstance(place, StorePlace)
-    return settings_of(place, environment, home)
+    address = address_of(url)
+    assert isinstance(address, StoreAddress)
+    return settings_of(address, environment, home)
 
 
 def profiles(home: Path) -> Path:

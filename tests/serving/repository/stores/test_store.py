@@ -14,7 +14,7 @@ from tests.serving.repository.places import repositories, scan
 from tests.serving.repository.stores.s3 import ENVIRONMENT, Bucket
 from tpx.errors import UsageError
 from tpx.serving.model_id import ModelId
-from tpx.serving.repository.stores.places import StorePlace, place_of
+from tpx.serving.repository.stores.addresses import StoreAddress, address_of
 from tpx.serving.repository.stores.store import StoreRepository
 
 
@@ -27,9 +27,11 @@ def mount(tmp_path: Path) -> Path:
 
 
 def repository(s3: Bucket, path: str, mount: Path) -> StoreRepository:
-    place = place_of(f"{s3.url}/{path}")
-    assert isinstance(place, StorePlace)
-    return StoreRepository(place, ENVIRONMENT | {"TRITON_AWS_MOUNT_DIRECTORY": str(mount)}, Path("/nowhere"))
+    address = address_of(f"{s3.url}/{path}")
+    assert isinstance(address, StoreAddress)
+    return StoreRepository(
+        address, ENVIRONMENT | {"TRITON_AWS_MOUNT_DIRECTORY": str(mount)}, Path("/nowhere")
+    )
 
 
 def upload(s3: Bucket, tmp_path: Path, path: str, factor: float, version: int = 1, name: str = "net") -> None:
@@ -228,23 +230,23 @@ def test_a_store_that_cannot_be_read_is_an_error_that_says_why(
     s3: Bucket, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tpx.serving.repository.stores.store._RETRY", {"max_retries": 0})
-    place = place_of(url.format("").replace("/../", f"{s3.url.rpartition('/')[0]}/"))
-    assert isinstance(place, StorePlace)
+    address = address_of(url.format("").replace("/../", f"{s3.url.rpartition('/')[0]}/"))
+    assert isinstance(address, StoreAddress)
     with pytest.raises(UsageError, match=r"cannot read model repository 's3://http://127\.0\.0\.1") as caught:
-        StoreRepository(place, ENVIRONMENT, Path("/nowhere")).scan()
+        StoreRepository(address, ENVIRONMENT, Path("/nowhere")).scan()
     assert "\n" not in caught.value.message
 
 
 def test_without_the_library_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
     with pytest.raises(UsageError, match=r"pip install 'tpx\[cloud\]'"):
-        StoreRepository(StorePlace(scheme="gs", bucket="b"), {}, Path("/nowhere"))
+        StoreRepository(StoreAddress(scheme="gs", bucket="b"), {}, Path("/nowhere"))
 
 
 def test_a_mount_directory_that_is_none_is_refused() -> None:
     environment = ENVIRONMENT | {"TRITON_AWS_MOUNT_DIRECTORY": "/no/such"}
     with pytest.raises(UsageError, match="TRITON_AWS_MOUNT_DIRECTORY '/no/such' is not a directory"):
-        StoreRepository(StorePlace(scheme="s3", bucket="b"), environment, Path("/nowhere"))
+        StoreRepository(StoreAddress(scheme="s3", bucket="b"), environment, Path("/nowhere"))
 
 
 def test_a_server_serves_from_a_store(
@@ -254,8 +256,8 @@ def test_a_server_serves_from_a_store(
     for name, value in {**ENVIRONMENT, "TRITON_AWS_MOUNT_DIRECTORY": str(mount)}.items():
         monkeypatch.setenv(name, value)
     before = threading.active_count()
-    place: Any = place_of(f"{s3.url}/served")
-    with serving([place]) as live:
+    address: Any = address_of(f"{s3.url}/served")
+    with serving([address]) as live:
         request = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}
         assert live.infer("net", request).json["outputs"][0]["data"] == [4, 8]
         assert live.get("/v2/health/ready").status == 200

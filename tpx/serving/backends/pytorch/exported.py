@@ -93,7 +93,7 @@ class ExportedProgram(Program):
         signature = program.graph_signature
         specs = [spec for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
         self._constants = [getattr(spec.arg, "value", None) for spec in specs]
-        self._places = [index for index, spec in enumerate(specs) if _is_tensor(spec.arg)]
+        self._positions = [index for index, spec in enumerate(specs) if _is_tensor(spec.arg)]
         for spec in specs:
             if not _is_tensor(spec.arg) and not hasattr(spec.arg, "value"):
                 raise ConfigError(
@@ -103,7 +103,7 @@ class ExportedProgram(Program):
                 )
         outputs = [spec for spec in signature.output_specs if spec.kind.name == "USER_OUTPUT"]
         self._kept = [index for index, spec in enumerate(outputs) if _is_tensor(spec.arg)]
-        self.interface = _read_interface(program, self._places, self._kept, model)
+        self.interface = _read_interface(program, self._positions, self._kept, model)
         module = program.module()
         self.work_depends_on_values = any(
             str(node.target) in _NUMBERS
@@ -125,8 +125,8 @@ class ExportedProgram(Program):
 
     def run(self, values: list[Value]) -> Value:
         everything = list(self._constants)
-        for place, value in zip(self._places, values, strict=True):
-            everything[place] = value
+        for position, value in zip(self._positions, values, strict=True):
+            everything[position] = value
         if self.flat:
             results = self._call(*everything)
         else:
@@ -154,7 +154,7 @@ def _is_tensor(argument: object) -> bool:
 
 
 def _read_interface(
-    program: torch.export.ExportedProgram, places: list[int], kept: list[int], model: str
+    program: torch.export.ExportedProgram, positions: list[int], kept: list[int], model: str
 ) -> Interface:
     inputs = leaves_of(pytree.treespec_dumps(program.call_spec.in_spec))
     outputs = leaves_of(pytree.treespec_dumps(program.call_spec.out_spec))
@@ -162,20 +162,22 @@ def _read_interface(
     signature = program.graph_signature
     names = _name_arguments(program, inputs)
     arguments = [
-        _make_slot(names[place], _label_argument(inputs[place]), values[signature.user_inputs[place]], model)
-        for place in places
+        _make_slot(
+            names[position], _label_argument(inputs[position]), values[signature.user_inputs[position]], model
+        )
+        for position in positions
     ]
     results = [
         _make_slot(
-            _name_result(outputs[place]),
-            "RESULT" + _format_path(outputs[place]),
-            values[signature.user_outputs[place]],
+            _name_result(outputs[position]),
+            "RESULT" + _format_path(outputs[position]),
+            values[signature.user_outputs[position]],
             model,
         )
-        for place in kept
+        for position in kept
     ]
-    given = [values[signature.user_inputs[place]] for place in places]
-    made = [values[signature.user_outputs[place]] for place in kept]
+    given = [values[signature.user_inputs[position]] for position in positions]
+    made = [values[signature.user_outputs[position]] for position in kept]
     least, most = _find_row_limits(program, given)
     return Interface(
         arguments=tuple(arguments),

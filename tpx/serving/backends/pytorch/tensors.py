@@ -82,12 +82,13 @@ class Inputs:
     ) -> None:
         arguments = interface.arguments or ()
         # an input without dimensions has one element for clients
-        scalars = {place for place, slot in enumerate(arguments) if slot.shape == ()}
+        scalars = {position for position, slot in enumerate(arguments) if slot.shape == ()}
         self._slots = [
-            (name, place, datatypes.get(name, ""), place in scalars) for name, place in positions.items()
+            (name, position, datatypes.get(name, ""), position in scalars)
+            for name, position in positions.items()
         ]
         count = len(arguments) if interface.arguments is not None else max(positions.values(), default=-1) + 1
-        self._defaults = [arguments[place].default if arguments else None for place in range(count)]
+        self._defaults = [arguments[position].default if arguments else None for position in range(count)]
         self._takes_dict = interface.takes_dict
 
     def arranged(self, values: list[Value]) -> list[Value]:
@@ -95,22 +96,22 @@ class Inputs:
         if not self._takes_dict:
             return values
         slots = self._slots
-        return [{name: values[place] for name, place, _, _ in slots if values[place] is not None}]
+        return [{name: values[position] for name, position, _, _ in slots if values[position] is not None}]
 
     def values(self, arrays: Arrays, lender: Any) -> list[Value]:
         """Return a tensor, a list of strings, or the default for each argument. Raises InvalidRequest."""
         values = self._defaults.copy()
-        for name, place, datatype, scalar in self._slots:
+        for name, position, datatype, scalar in self._slots:
             array = arrays.get(name)
             if array is None:
                 continue
             if datatype == "BYTES":
-                values[place] = decode_strings(name, array, "PyTorch")
+                values[position] = decode_strings(name, array, "PyTorch")
                 continue
             tensor = lender.tensor(array)
             if datatype == "BF16":
                 tensor = tensor.view(torch.bfloat16)
-            values[place] = tensor.reshape(()) if scalar else tensor
+            values[position] = tensor.reshape(()) if scalar else tensor
         return values
 
 
@@ -120,7 +121,7 @@ class Outputs:
     def __init__(
         self, positions: Mapping[str, int], datatypes: Mapping[str, str], storages: frozenset[int]
     ) -> None:
-        self._wanted = [(name, place, datatypes.get(name, "")) for name, place in positions.items()]
+        self._wanted = [(name, position, datatypes.get(name, "")) for name, position in positions.items()]
         self._storages = storages
 
     def tensors(self, raw: Value) -> JsonObject:
@@ -132,10 +133,10 @@ class Outputs:
             found = {name: results[name] for name, _, _ in self._wanted}
         else:
             found = {}
-            for name, place, _ in self._wanted:
-                if place >= len(results):
+            for name, position, _ in self._wanted:
+                if position >= len(results):
                     raise ExecutionError(beyond(name, len(results)))
-                found[name] = results[place]
+                found[name] = results[position]
         for name, _, datatype in self._wanted:
             _check_result(name, found[name], datatype)
         return found

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from tpx.errors import LoadError, UsageError
 from tpx.serving.repository.layout import ModelSource, pick_versions, version_of
-from tpx.serving.repository.stores.places import StorePlace, settings_of
+from tpx.serving.repository.stores.addresses import StoreAddress, settings_of
 
 T = TypeVar("T")
 
@@ -51,18 +51,18 @@ class _InvalidName(UsageError):
 class StoreRepository:
     """Repository (implements the protocol) in an object store. Calls block, from several threads."""
 
-    def __init__(self, place: StorePlace, environment: Mapping[str, str], home: Path) -> None:
+    def __init__(self, address: StoreAddress, environment: Mapping[str, str], home: Path) -> None:
         """Raises UsageError. No request is sent yet."""
-        self.place = place
-        mount = environment.get(_MOUNT[place.scheme], "")
+        self.address = address
+        mount = environment.get(_MOUNT[address.scheme], "")
         self.mount = Path(mount) if mount else None
         """Parent of the directories to fetch models into; None for the default temporary directory."""
         if self.mount is not None and not self.mount.is_dir():
-            raise UsageError(f"{_MOUNT[place.scheme]} '{mount}' is not a directory")
-        self._bucket = _open_bucket(place, settings_of(place, environment, home))
+            raise UsageError(f"{_MOUNT[address.scheme]} '{mount}' is not a directory")
+        self._bucket = _open_bucket(address, settings_of(address, environment, home))
 
     def __str__(self) -> str:
-        return str(self.place)
+        return str(self.address)
 
     def scan(self) -> list[ModelSource]:
         """Return all models. Raises UsageError."""
@@ -93,7 +93,7 @@ class StoreRepository:
 
     @property
     def key(self) -> str:
-        return str(self.place)
+        return str(self.address)
 
     def misplaced(self) -> list[str]:
         return []
@@ -102,14 +102,14 @@ class StoreRepository:
         """Return the names of the models, with their URLs. Raises UsageError."""
         import obstore
 
-        listed = self._run_query(lambda: obstore.list_with_delimiter(self._bucket, self.place.path or None))
+        listed = self._run_query(lambda: obstore.list_with_delimiter(self._bucket, self.address.path or None))
         below = [self._strip_prefix(prefix) for prefix in listed["common_prefixes"]]
-        return {name: f"{self.place}/{name}" for name in sorted(below) if name and not name.startswith(".")}
+        return {name: f"{self.address}/{name}" for name in sorted(below) if name and not name.startswith(".")}
 
     def _list_objects(self, name: str) -> list[StoredObject]:
         import obstore
 
-        prefix = "/".join(part for part in (self.place.path, name) if part)
+        prefix = "/".join(part for part in (self.address.path, name) if part)
         found = [item for batch in obstore.list(self._bucket, prefix or None) for item in batch]
         return [
             StoredObject(
@@ -122,7 +122,7 @@ class StoreRepository:
         ]
 
     def _strip_prefix(self, path: str) -> str:
-        return path.removeprefix(f"{self.place.path}/") if self.place.path else path
+        return path.removeprefix(f"{self.address.path}/") if self.address.path else path
 
     def _make_source(self, name: str, files: Sequence[StoredObject], fault: str = "") -> ModelSource:
         fault = fault or _find_fault(name, files)
@@ -137,14 +137,14 @@ class StoreRepository:
             origin=origin,
         )
 
-    def download(self, found: StoredObject, place: Path) -> None:
+    def download(self, found: StoredObject, address: Path) -> None:
         """Write an object to a file. Raises LoadError, also if the object has changed since it was listed."""
         import obstore
 
-        key = "/".join(part for part in (self.place.path, found.key) if part)
+        key = "/".join(part for part in (self.address.path, found.key) if part)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(place, flags, 0o600), "wb") as file:
+        address.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(address, flags, 0o600), "wb") as file:
             for start in range(0, found.size_bytes, _PART_BYTES):
                 end = min(start + _PART_BYTES, found.size_bytes)
                 options: Any = {"range": (start, end)}
@@ -152,7 +152,7 @@ class StoreRepository:
                     options["if_match"] = found.tag
                 part = self._run_fetch(lambda: obstore.get(self._bucket, key, options=options).bytes(), found)  # noqa: B023
                 if len(part) != end - start:
-                    raise LoadError(f"'{self.place}/{found.key}' changed during the download")
+                    raise LoadError(f"'{self.address}/{found.key}' changed during the download")
                 file.write(part)
 
     def _run_fetch(self, work: Callable[[], T], found: StoredObject) -> T:
@@ -161,10 +161,10 @@ class StoreRepository:
         try:
             return work()
         except PreconditionError as exc:
-            raise LoadError(f"'{self.place}/{found.key}' changed during the download") from exc
+            raise LoadError(f"'{self.address}/{found.key}' changed during the download") from exc
         except (BaseError, OSError) as exc:
             raise LoadError(
-                f"cannot download '{self.place}/{found.key}': {_extract_first_line(exc)}"
+                f"cannot download '{self.address}/{found.key}': {_extract_first_line(exc)}"
             ) from exc
 
     def _run_query(self, work: Callable[[], T]) -> T:
@@ -174,7 +174,7 @@ class StoreRepository:
             return work()
         except (BaseError, OSError) as exc:
             kind = _InvalidName if isinstance(exc, InvalidPathError) else UsageError
-            raise kind(f"cannot read model repository '{self.place}': {_extract_first_line(exc)}") from exc
+            raise kind(f"cannot read model repository '{self.address}': {_extract_first_line(exc)}") from exc
 
 
 class StoredModel:
@@ -182,7 +182,7 @@ class StoredModel:
 
     def __init__(self, repository: StoreRepository, name: str, files: Sequence[StoredObject]) -> None:
         self._repository = repository
-        self.url = f"{repository.place}/{name}"
+        self.url = f"{repository.address}/{name}"
         self.private_parent = repository.mount
         self._files = sorted(files, key=lambda found: found.path)
         directories = {str(parent) for found in files for parent in PurePosixPath(found.path).parents}
@@ -241,13 +241,13 @@ class StoredModel:
             if found.path.startswith(f"{version}/"):
                 self._write_object(directory / found.path, found)
 
-    def _write_object(self, place: Path, found: StoredObject | None) -> None:
+    def _write_object(self, address: Path, found: StoredObject | None) -> None:
         """Write an object, or create a directory. Raises LoadError."""
         try:
             if found is None or found.path in self._directories:
-                place.mkdir(parents=True, exist_ok=True)
+                address.mkdir(parents=True, exist_ok=True)
             else:
-                self._repository.download(found, place)
+                self._repository.download(found, address)
         except OSError as exc:
             raise LoadError(f"cannot write a file of '{self.url}': {exc}") from exc
 
@@ -256,20 +256,20 @@ class StoredModel:
         return sum(found.size_bytes for found in self._files if found.path.startswith(f"{version}/"))
 
 
-def _open_bucket(place: StorePlace, settings: Mapping[str, object]) -> Any:
+def _open_bucket(address: StoreAddress, settings: Mapping[str, object]) -> Any:
     try:
         from obstore.exceptions import BaseError
         from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as exc:
         raise UsageError(
-            f"model repository '{place}' needs the package obstore: pip install 'tpx[cloud]'"
+            f"model repository '{address}' needs the package obstore: pip install 'tpx[cloud]'"
         ) from exc
     kinds: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "as": AzureStore}
-    client = {**_CLIENT, "allow_http": place.endpoint.startswith("http://")}
+    client = {**_CLIENT, "allow_http": address.endpoint.startswith("http://")}
     try:
-        return kinds[place.scheme](place.bucket, client_options=client, retry_config=_RETRY, **settings)
+        return kinds[address.scheme](address.bucket, client_options=client, retry_config=_RETRY, **settings)
     except (BaseError, ValueError, TypeError, OSError) as exc:
-        raise UsageError(f"cannot open model repository '{place}': {_extract_first_line(exc)}") from exc
+        raise UsageError(f"cannot open model repository '{address}': {_extract_first_line(exc)}") from exc
 
 
 def _find_fault(name: str, files: Iterable[StoredObject]) -> str:

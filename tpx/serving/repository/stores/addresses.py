@@ -30,7 +30,7 @@ _AZURE_HOST = ".blob.core.windows.net"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StorePlace:
+class StoreAddress:
     """A directory in an object store."""
 
     scheme: Scheme
@@ -48,7 +48,7 @@ class StorePlace:
         return f"{self.scheme}://{host}{self.bucket}{'/' if self.path else ''}{self.path}"
 
 
-def place_of(text: str) -> Path | StorePlace:
+def address_of(text: str) -> Path | StoreAddress:
     """Parse a repository location. Raises ValueError naming the expected form."""
     match = _URL.fullmatch(text)
     if match is None:
@@ -69,7 +69,9 @@ def place_of(text: str) -> Path | StorePlace:
     parts = [part for part in path.split("/") if part]
     if any(part in (".", "..") or not part.isprintable() for part in (bucket, *parts)):
         raise ValueError("expected a path without '.', '..' and control characters")
-    return StorePlace(scheme=scheme, bucket=bucket, path="/".join(parts), endpoint=endpoint, account=account)
+    return StoreAddress(
+        scheme=scheme, bucket=bucket, path="/".join(parts), endpoint=endpoint, account=account
+    )
 
 
 def _split_endpoint(rest: str) -> tuple[str, str]:
@@ -103,33 +105,33 @@ _AZURE_TYPES = {
 }
 
 
-def settings_of(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
+def settings_of(address: StoreAddress, environment: Mapping[str, str], home: Path) -> Settings:
     """Return the settings to open a store with. obstore looks up credentials that are missing here,
     such as the identity of the machine or workload. Raises UsageError.
     """
     path = environment.get(_FILE, "")
-    entry = _find_credentials(Path(path), place) if path else None
-    if place.scheme == "s3":
+    entry = _find_credentials(Path(path), address) if path else None
+    if address.scheme == "s3":
         return _read_s3_settings(
-            place, environment if entry is None else _rename_to_variables(entry, _AWS_MEMBERS), home
+            address, environment if entry is None else _rename_to_variables(entry, _AWS_MEMBERS), home
         )
-    if place.scheme == "gs":
+    if address.scheme == "gs":
         if entry is not None and not isinstance(entry, str):
             raise UsageError(f"{_FILE} '{path}': an entry of 'gs' must be the path of a file")
         credentials = environment.get("GOOGLE_APPLICATION_CREDENTIALS", "") if entry is None else entry
         return _drop_empty_settings({"application_credentials": credentials})
     return _read_azure_settings(
-        place, environment if entry is None else _rename_to_variables(entry, _AZURE_MEMBERS)
+        address, environment if entry is None else _rename_to_variables(entry, _AZURE_MEMBERS)
     )
 
 
-def _read_s3_settings(place: StorePlace, environment: Mapping[str, str], home: Path) -> Settings:
+def _read_s3_settings(address: StoreAddress, environment: Mapping[str, str], home: Path) -> Settings:
     settings: Settings = {
         "access_key_id": environment.get("AWS_ACCESS_KEY_ID", ""),
         "secret_access_key": environment.get("AWS_SECRET_ACCESS_KEY", ""),
         "session_token": environment.get("AWS_SESSION_TOKEN", ""),
         "region": environment.get("AWS_DEFAULT_REGION") or environment.get("AWS_REGION", ""),
-        "endpoint": place.endpoint,
+        "endpoint": address.endpoint,
     }
     profile = environment.get("AWS_PROFILE", "")
     if profile or not settings["access_key_id"]:
@@ -147,7 +149,7 @@ def _read_s3_settings(place: StorePlace, environment: Mapping[str, str], home: P
                 "region": settings["region"] or found.get("region", ""),
             }
     # S3-compatible servers address buckets by path and may lack a wildcard certificate
-    settings["virtual_hosted_style_request"] = not place.endpoint
+    settings["virtual_hosted_style_request"] = not address.endpoint
     return _drop_empty_settings(settings)
 
 
@@ -176,12 +178,12 @@ def _read_aws_profile(name: str, environment: Mapping[str, str], home: Path) -> 
     return out
 
 
-def _read_azure_settings(place: StorePlace, environment: Mapping[str, str]) -> Settings:
+def _read_azure_settings(address: StoreAddress, environment: Mapping[str, str]) -> Settings:
     kind = environment.get("AZURE_STORAGE_AUTH_TYPE", "").lower()
     if kind not in _AZURE_TYPES:
         raise UsageError(f"AZURE_STORAGE_AUTH_TYPE must be 'default' or 'managed_identity', got '{kind}'")
     settings: Settings = {
-        "account_name": environment.get("AZURE_STORAGE_ACCOUNT", "") or place.account,
+        "account_name": environment.get("AZURE_STORAGE_ACCOUNT", "") or address.account,
         "account_key": environment.get("AZURE_STORAGE_KEY", "") if not kind else "",
         "client_id": environment.get("AZURE_STORAGE_CLIENT_ID") or environment.get("AZURE_CLIENT_ID", ""),
         "credential_type": _AZURE_TYPES[kind],
@@ -193,7 +195,7 @@ def _drop_empty_settings(settings: Settings) -> Settings:
     return {name: value for name, value in settings.items() if value != ""}
 
 
-def _find_credentials(path: Path, place: StorePlace) -> object:
+def _find_credentials(path: Path, address: StoreAddress) -> object:
     """Return the entry of the credentials file for a location, or None. Raises UsageError."""
     try:
         by_scheme = json.loads(path.read_text(encoding="utf-8"))
@@ -202,17 +204,17 @@ def _find_credentials(path: Path, place: StorePlace) -> object:
     schemes: tuple[Scheme, ...] = ("gs", "s3", "as")
     if not isinstance(by_scheme, dict) or not by_scheme.keys() <= set(schemes):
         raise UsageError(f"{_FILE} '{path}': expected an object with the members {', '.join(schemes)}")
-    entries = by_scheme.get(place.scheme, {})
+    entries = by_scheme.get(address.scheme, {})
     if not isinstance(entries, dict):
-        raise UsageError(f"{_FILE} '{path}': '{place.scheme}' must be an object")
-    fitting = [beginning for beginning in entries if _is_within(str(place), beginning)]
+        raise UsageError(f"{_FILE} '{path}': '{address.scheme}' must be an object")
+    fitting = [beginning for beginning in entries if _is_within(str(address), beginning)]
     return entries[max(fitting, key=len)] if fitting else None
 
 
 def _is_within(url: str, beginning: str) -> bool:
     """Return True if a URL is this location or below it: `s3://a` does not match `s3://a-of-others`."""
-    place = beginning.rstrip("/")
-    return not place or url == place or url.startswith(place + "/")
+    address = beginning.rstrip("/")
+    return not address or url == address or url.startswith(address + "/")
 
 
 def _rename_to_variables(entry: object, names: Mapping[str, str]) -> dict[str, str]:
