@@ -16,17 +16,17 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tpx.errors import Code, LoadError
 from tpx.protocol.messages import ModelConfig
+from tpx.serving.backends.python.fork_server import CHILD, ForkedProcess, fork_server
 from tpx.serving.backends.python.worker.rings import TensorMemory, reserve_memory
 
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
-_CHILD = Path(__file__).parent / "worker" / "child.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +66,7 @@ class ChildProcess:
                     child_ends.callback(os.close, descriptor)
                     descriptors.append(descriptor)
                     self.memory.append(memory)
-                self._process = subprocess.Popen(
-                    [interpreter.path, str(_CHILD), *map(str, descriptors)],
-                    stdin=subprocess.DEVNULL,
-                    cwd=directory if directory.is_dir() else None,
-                    env={**os.environ, **interpreter.environment},
-                    pass_fds=descriptors,
-                    start_new_session=True,  # a terminal's signals are for the server
-                )
+                self._process = _start(interpreter, descriptors, directory if directory.is_dir() else None)
             except OSError as exc:
                 raise LoadError(
                     f"cannot start '{interpreter.path}': {exc.strerror}", code=short_of(exc)
@@ -81,8 +74,11 @@ class ChildProcess:
             own_ends.pop_all()
         self.exited = -1
         """Descriptor that is readable once the process has exited; -1 if the kernel has none."""
-        with suppress(OSError):
-            self.exited = os.pidfd_open(self._process.pid)
+        if isinstance(self._process, ForkedProcess):
+            self.exited = self._process.descriptor
+        else:
+            with suppress(OSError):
+                self.exited = os.pidfd_open(self._process.pid)
 
     def end(self, timeout_s: float) -> int:
         """Wait until the process exits, kill it after `timeout_s`, and return its status."""
@@ -115,6 +111,24 @@ class ChildProcess:
         if self._lifeline >= 0:  # later, another process may have its number
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _start(
+    interpreter: Interpreter, descriptors: Sequence[int], directory: Path | None
+) -> "ForkedProcess | subprocess.Popen[bytes]":
+    """Start a process in this directory. Raises OSError."""
+    server = fork_server() if interpreter == Interpreter() else None
+    if server is not None:
+        with suppress(ConnectionError):
+            return server.start(descriptors, directory)
+    return subprocess.Popen(
+        [interpreter.path, str(CHILD), *map(str, descriptors)],
+        stdin=subprocess.DEVNULL,
+        cwd=directory,
+        env={**os.environ, **interpreter.environment},
+        pass_fds=descriptors,
+        start_new_session=True,  # a terminal's signals are for the server
+    )
 
 
 def short_of(exc: OSError) -> Code | None:

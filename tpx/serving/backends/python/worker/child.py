@@ -1,4 +1,7 @@
-"""Run by path with any Python that has numpy; makes `tpx` importable, but no other packages beside it."""
+"""Run by path with any Python that has numpy; makes `tpx` importable, but no other packages beside it.
+
+Its arguments are the descriptors of `worker.main`, or that of a socket after the word `fork`.
+"""
 
 import faulthandler
 import importlib.util
@@ -45,6 +48,12 @@ if __name__ == "__main__":
     _make_importable(here.parents[3])
     from tpx.serving.backends.python.worker.main import main
 
-    descriptors = map(int, sys.argv[1:])
+    if sys.argv[1] == "fork":
+        from tpx.serving.backends.python.worker.forking import wait_for_orders
+
+        descriptors = wait_for_orders(int(sys.argv[2]))
+        _ignore_termination()  # its signals are those of another process now
+    else:
+        descriptors = [int(word) for word in sys.argv[1:]]
     sys.argv[:] = [""]  # a model that parses arguments finds none, as in Triton's stub
     main(*descriptors)

@@ -1,0 +1,79 @@
+"""Models' processes are forked from one that has imported what they need."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.serving.backends.python.asking import facts
+from tests.serving.backends.python.conftest import SAY
+from tests.serving.backends.python.zoo import add
+from tests.serving.live import Live, serving
+from tests.waiting import eventually
+from tpx.serving.backends.python import fork_server
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    for name in ("first", "second"):
+        add(tmp_path, name, "born", config=SAY)
+    with serving(tmp_path, model_control_mode="explicit") as live:
+        yield live
+
+
+def born(live: Live, name: str) -> Any:
+    """Load a model; return how its process began."""
+    assert live.http("POST", f"/v2/repository/models/{name}/load").status == 200
+    return asked(live, name)
+
+
+def asked(live: Live, name: str) -> Any:
+    tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": [""]}
+    return facts(live.infer(name, {"inputs": [tensor]}))
+
+
+def test_processes_share_imports_but_no_session_directory_environment_or_random_numbers(
+    live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = born(live, "first")
+    monkeypatch.setenv("TOLD", "yes")
+    second = born(live, "second")
+    assert first["parent"] == second["parent"] != os.getpid()
+    assert (first["session"], second["session"]) == (first["pid"], second["pid"])
+    assert first["directory"] == str(tmp_path / "first" / "1")
+    assert second["directory"] == str(tmp_path / "second" / "1")
+    assert (first["told"], second["told"]) == (None, "yes")
+    assert first["random"] != second["random"]
+
+
+def test_models_outlive_the_process_that_forked_them_and_others_can_be_loaded(live: Live) -> None:
+    first = born(live, "first")
+    os.kill(first["parent"], signal.SIGKILL)
+    second = born(live, "second")
+    assert second["parent"] != first["parent"]
+    assert asked(live, "first")["pid"] == first["pid"]
+    assert live.http("POST", "/v2/repository/models/first/unload").status == 200
+    eventually(lambda: not psutil.pid_exists(first["pid"]))
+
+
+def test_variables_that_are_read_at_the_start_take_an_interpreter_of_its_own(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    born(live, "first")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    assert born(live, "second")["parent"] == os.getpid()
+
+
+def test_a_process_that_was_forked_starts_its_own() -> None:
+    first = fork_server.fork_server()
+    assert first is not None
+    pid = os.fork()
+    if pid == 0:
+        other = fork_server.fork_server()
+        os._exit(other in (None, first))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert fork_server.fork_server() is first
