@@ -28,7 +28,7 @@ _GAP_NS = 10_000
 class BusyPolling:
     """Keeps the event loop polling between requests that follow each other closely, to any model."""
 
-    __slots__ = ("_call_soon", "_clock", "_ended_ns", "_poll_ns", "_polling", "_score", "_together")
+    __slots__ = ("_call_soon", "_clock", "_ended_ns", "_poll_ns", "_polling", "_score", "_together", "polls")
 
     def __init__(
         self,
@@ -44,6 +44,8 @@ class BusyPolling:
         self._score = 0
         self._together = 0
         self._polling = False
+        self.polls = 0
+        """Number of times that polling began."""
 
     def computed(self, started_ns: int, ended_ns: int, requests: int = 1) -> None:
         """Note computed requests whose responses are about to be sent: poll if few follow closely."""
@@ -57,6 +59,7 @@ class BusyPolling:
             self._score += 1
         elif self._poll_ns and not self._polling:
             self._polling = True
+            self.polls += 1
             self._call_soon(self._poll)
 
     def _poll(self) -> None:

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend, cache_families, custom_families
 from tpx.serving.frontends.metrics.gpu import open_gpus
+from tpx.serving.frontends.metrics.loop import LoopMetrics, cpu_times_of
 from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.text import MetricsProbe
@@ -157,16 +159,16 @@ class InferenceServer:
         self._cache = parse_cache_config(
             config.repository.cache_config, config.repository.response_cache_byte_size
         )
+        # with frontends, the client has three processes to wait for: polling in one brings nothing
+        poll_ns = 0 if spec is not None else polling_time_ns(config.server.busy_poll_us)
+        self._polling = BusyPolling(poll_ns, loop.call_soon)
         settings = LoadSettings(
             options=config.repository,
             inline_below_ns=config.server.inline_below_us * 1000,
             latencies=parse_latency_settings(config.metrics.metrics_config),
             cache=self._cache,
             limiter=limiter(config),
-            # with frontends, the client has three processes to wait for: polling in one brings nothing
-            polling=BusyPolling(
-                0 if spec is not None else polling_time_ns(config.server.busy_poll_us), loop.call_soon
-            ),
+            polling=self._polling,
             backend_settings=backend_settings(config),
         )
         self.repository = ModelRepository(namespaces=config.repository.model_namespacing)
@@ -311,9 +313,10 @@ class InferenceServer:
 
     def _create_metrics_frontend(self) -> MetricsFrontend:
         config = self._config
-        probes: list[MetricsProbe] = (
-            [CpuMetrics(), ProcessMetrics()] if config.metrics.allow_cpu_metrics else []
-        )
+        probes: list[MetricsProbe] = []
+        if config.metrics.allow_cpu_metrics:
+            times = cpu_times_of(threading.current_thread(), lambda: self._polling.polls)
+            probes = [CpuMetrics(), ProcessMetrics(), LoopMetrics(times, advises=self._spec is None)]
         gpus = open_gpus() if config.metrics.allow_gpu_metrics else None
         if gpus is not None:
             probes.append(gpus)
