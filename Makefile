@@ -23,7 +23,7 @@ help:
 	@echo "make test    everything that must hold, with real servers and real clients, in ten minutes"
 	@echo "make test-all  that, and every target below that tests"
 	@echo "make test-soak  clients of all kinds, loads and unloads for three minutes; longer: see soak, memory, churn"
-	@echo "make test-frameworks  DALI (1 GB), TensorFlow, PyTorch's compiler: the backends that make test does without"
+	@echo "make test-frameworks  DALI (1 GB), TensorFlow, PyTorch's compiler, LangChain, a notebook: what make test does without"
 	@echo "make test-frontends  tests that start servers, each server with frontends in processes of their own"
 	@echo "make test-cluster  replicas on a Ray cluster of three network namespaces; needs root. CLUSTER_UPDATE_SECONDS=60: longer updates"
 	@echo "make fuzz    everything that reads bytes of strangers, a minute each; FUZZ='--seconds 600 http2' make fuzz"
@@ -71,9 +71,12 @@ demo: $(VENV)/.run
 PYTEST := $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider
 # the tests of one file in one process; half as many processes again as cores, because many tests wait
 SPREAD := -p tests.parallel --processes $(shell expr $$(nproc) + $$(nproc) / 2)
+FRAMEWORKS := tests/serving/backends/dali tests/serving/backends/tensorflow/test_served.py \
+  tests/serving/backends/pytorch/test_inductor.py tests/serving/frontends/test_langchain.py \
+  tests/examples/test_frameworks.py
 # these have targets of their own
-APART := tests/soak tests/deploy tests/cluster tests/gpu tests/differential tests/serving/backends/dali \
-  tests/serving/backends/tensorflow/test_served.py tests/serving/backends/pytorch/test_inductor.py
+APART := tests/soak tests/deploy tests/cluster tests/gpu tests/differential \
+  $(FRAMEWORKS)
 SERVERS := tests/e2e tests/hostile tests/fuzz $(APART)
 
 # without servers, processes and whatever takes longer than a second
@@ -113,8 +116,7 @@ test-newest: $(VENV)/.test
 # backends whose packages take gigabytes or whose models are compiled for a minute
 test-frameworks: $(VENV)/.test
 	$(INSTALL) -e '.[dev,frameworks]'
-	$(PYTEST) tests/serving/backends/dali tests/serving/backends/tensorflow/test_served.py \
-	  tests/serving/backends/pytorch/test_inductor.py
+	$(PYTEST) $(FRAMEWORKS)
 
 # charts, dashboards, alert rules, workflows, units; what a missing tool would check is skipped
 test-deploy: $(VENV)/.test

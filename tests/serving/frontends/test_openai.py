@@ -1,6 +1,5 @@
 """OpenAI's API over a real engine, with OpenAI's own client."""
 
-import importlib
 import json
 import re
 import socket
@@ -375,26 +374,3 @@ def test_the_log_has_the_tokens_of_a_request(live: Live, caplog: pytest.LogCaptu
         post(live, "/v1/completions", {**asked, "stream": stream})
         text = r"Tokens: /v1/completions tiny: 3 of the prompt, 4 generated, \d+ us"
         assert [message for message in caplog.messages if re.fullmatch(text, message)]
-
-
-def test_langchain_chats_streams_and_calls_tools(live: Live) -> None:
-    import httpx
-
-    langchain_openai: Any = importlib.import_module("langchain_openai")  # takes seconds
-    url = f"http://127.0.0.1:{live.http_port}/v1"
-    with httpx.Client() as connections:
-        chat = langchain_openai.ChatOpenAI(
-            model="tiny", base_url=url, api_key=KEY, temperature=0, max_tokens=8, http_client=connections
-        )
-        whole = chat.invoke("And it came to pass")
-        pieces = list(chat.stream("And it came to pass"))
-        assert "".join(piece.content for piece in pieces) == whole.content != ""
-        assert len(pieces) > 3
-        assert whole.usage_metadata["output_tokens"] == 8
-
-        schema: Any = {"title": "weigh", "description": "Weigh a thing", "type": "object"}
-        schema |= {"properties": {"unit": {"type": "string", "enum": ["kg", "lb"]}}, "required": ["unit"]}
-        tool = chat.bind_tools([schema], tool_choice="weigh").bind(max_tokens=80)
-        [call] = tool.invoke("Weigh it").tool_calls
-        assert call["name"] == "weigh"
-        assert call["args"]["unit"] in ("kg", "lb")

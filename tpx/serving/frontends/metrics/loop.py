@@ -30,7 +30,7 @@ class CpuTimes:
     loop_s: float
     process_s: float
     busy_s: float
-    """Of all processes on all cores of the machine."""
+    """Sum over all processes of the machine."""
     polls: int
     """Times that the loop began to poll for the next request."""
 
