@@ -11,6 +11,7 @@ from tpx.options import flag_of, given, nearest, option, refuse
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSettings
+from tpx.perf.clients.transport import LibraryTransport
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.settings import Header
 
@@ -141,6 +142,8 @@ class Endpoint:
     service: ServiceSpec = TRITON
     sessions: bool = False
     """OpenAI: True if requests are turns of conversations."""
+    library: LibraryTransport | None = None
+    """None is tpx's own transport."""
     at_once: bool = False
     """True if a write reaches the kernel before it returns, not at the end of the event loop's iteration."""
 

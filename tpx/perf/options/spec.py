@@ -8,6 +8,7 @@ from tpx.options import fields_of, flag_of, given, group
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, SERVICES, Address, Endpoint, ServiceSpec, parse_address
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSpec
+from tpx.perf.clients.transport import DIRECT, ClientRoute, choose_route
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
 from tpx.perf.inputs.prompts import PromptSpec
@@ -23,6 +24,7 @@ from tpx.perf.options.measuring import (
 )
 from tpx.perf.options.output import OutputSpec, ScrapeSpec
 from tpx.perf.pace import PaceSpec
+from tpx.perf.results import MetricsPlace
 from tpx.perf.settings import LevelSettings
 
 
@@ -86,10 +88,35 @@ class SessionSpec:
             return Address("localhost", 0)
         return parse_address(self.address, self.target.protocol, self.service.service_kind)
 
+    @property
+    def in_process(self) -> bool:
+        """True if the engine is in this process: nothing is sent over a network."""
+        return self.service.service_kind == "inprocess"
+
+    @property
+    def route(self) -> ClientRoute:
+        """The transport to the server. Raises UsageError for a proxy that cannot be used."""
+        if self.in_process:
+            return DIRECT
+        address, wire, grpc = self.parsed_address, self.wire, self.target.protocol == "grpc"
+        return choose_route(
+            address.host,
+            address.port,
+            "grpc" if grpc else "https" if address.secure else "http",
+            client=wire.client,
+            proxy=wire.proxy,
+            http2=wire.http2,
+        )
+
+    @property
+    def client(self) -> str:
+        """The client that sends the requests, for reports: tpx, or a library with its version."""
+        return self.route.client(self.target.protocol)
+
     def endpoint(self, model: ModelKey) -> Endpoint:
         """Return a model's endpoint. Raises UsageError for an invalid URL, or TLS options without effect."""
         address = self.parsed_address
-        in_process = self.service.service_kind == "inprocess"
+        in_process = self.in_process
         return Endpoint(
             host=address.host,
             port=address.port,
@@ -99,8 +126,15 @@ class SessionSpec:
             wire=self.wire,
             service=self.service,
             sessions=self.load.session_concurrency is not None,
+            library=self.route.library,
             at_once=self.pace.poll == "busy",
         )
+
+    def metrics_endpoint(self, place: MetricsPlace) -> Endpoint:
+        """Return the endpoint of a metrics page, reached through a proxy wherever the server would be."""
+        client = "tpx" if self.wire.client == "tpx" else None
+        route = choose_route(place.host, place.port, "http", client=client, proxy=self.wire.proxy)
+        return Endpoint(host=place.host, port=place.port, model=ModelKey(""), library=route.library)
 
     @property
     def level_settings(self) -> LevelSettings:
@@ -164,6 +198,9 @@ def _iter_transport_rules(spec: SessionSpec) -> Rules:
         wire.compression and (target.protocol != "grpc" or kind == "inprocess"),
         "Using compression algorithm is only allowed with gRPC protocol.",
     )
+    for flag, chosen in (("--client", wire.client), ("--proxy", wire.proxy), ("--http2", wire.http2)):
+        yield chosen and spec.in_process, f"{flag}: an engine in this process is reached without a network"
+    yield wire.http2 and target.protocol != "http", "--http2 is for -i http: gRPC is HTTP/2 anyway"
     yield (
         "json" in (wire.input_tensor_format, wire.output_tensor_format)
         and not (target.protocol == "http" and kind == "triton"),
