@@ -107,14 +107,10 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
         ),
         (["-m", "net", "--xyzzy"], "Error: Invalid long option '--xyzzy'"),
         (
-            ["-m", "net", "--service-kind", "dynamic_grpc"],
-            "Error: tpx perf has no --service-kind dynamic_grpc: it cannot call methods of an arbitrary "
-            ".proto; for Triton's protocol use --service-kind triton -i grpc",
-        ),
-        (
             ["-m", "net", "--service-kind", "tirton"],
             "Error: Failed to parse --service-kind. Unsupported type provided: 'tirton'. The available "
-            "options are 'triton', 'tfserving', 'torchserve', 'triton_c_api', 'openai', 'inprocess', 'local' "
+            "options are 'triton', 'tfserving', 'torchserve', 'triton_c_api', 'openai', 'dynamic_grpc', "
+            "'inprocess', 'local' "
             "(did you mean 'triton'?).",
         ),
         (

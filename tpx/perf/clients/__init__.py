@@ -4,6 +4,6 @@
 `endpoint` the table of services and transports, `wire` and `tls` their options. `transport` chooses what
 carries the bytes: tpx's own connections, or `httpx_library` and `grpc_library`, which `proxies` may
 require. `http` and `grpc` send requests of the v2 protocol, `grpc_stream` sends them over streams;
-`control` (over HTTP) and `grpc_control` query the server. `openai`, `torchserve` and `tfserving` are
-other services.
+`control` (over HTTP) and `grpc_control` query the server. `openai`, `torchserve`, `tfserving` and
+`dynamic_grpc` are other services.
 """

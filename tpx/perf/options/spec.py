@@ -172,7 +172,7 @@ Rules = Iterator[tuple[object, str]]
 def _iter_transport_rules(spec: SessionSpec) -> Rules:
     target, load, wire, kind = spec.target, spec.load, spec.wire, spec.service.service_kind
     yield (
-        not (target.model or target.models),
+        not (target.model or target.models or spec.service.grpc_method),
         "Failed to parse -m (model name). The value must be specified.",
     )
     yield (
@@ -182,6 +182,10 @@ def _iter_transport_rules(spec: SessionSpec) -> Rules:
     yield (
         load.session_concurrency is not None and kind != "openai",
         "Session concurrency mode is only supported with OpenAI service kind.",
+    )
+    yield (
+        kind == "dynamic_grpc" and not spec.inputs.input_data,
+        "--service-kind dynamic_grpc: give the messages of its calls with --input-data",
     )
     # perf_analyzer checks the kind of service first
     yield load.rivals, f"Cannot use both {load.rivals} inference load modes."
