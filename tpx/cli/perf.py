@@ -47,10 +47,10 @@ def main(argv: Sequence[str]) -> int:
         with every_step(config.output.verbose):
             if config.output.dry_run:
                 return _dry_run(config)
-            if config.comparing.ab:
-                from tpx.cli.perf_compare import compare_servers  # late
+            if config.comparing.flag:
+                from tpx.cli.perf_compare import compare_in_turns  # late
 
-                return compare_servers(config, argv, IN_PROCESS)
+                return compare_in_turns(config, argv, IN_PROCESS)
             return _run_and_report(config, argv)
     except TpxError as exc:
         complain(f"Error: {exc}{_suggest_remedy(exc, config)}")

@@ -8,7 +8,7 @@ from tpx.options import fields_of, flag_of, given, group
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, SERVICES, Address, Endpoint, ServiceSpec, parse_address
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSpec
-from tpx.perf.clients.transport import DIRECT, ClientRoute, choose_route
+from tpx.perf.clients.transport import DIRECT, ClientName, ClientRoute, choose_route
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
 from tpx.perf.inputs.prompts import PromptSpec
@@ -132,7 +132,7 @@ class SessionSpec:
 
     def metrics_endpoint(self, place: MetricsPlace) -> Endpoint:
         """Return the endpoint of a metrics page, reached through a proxy wherever the server would be."""
-        client = "tpx" if self.wire.client == "tpx" else None
+        client: ClientName | None = "tpx" if self.wire.client == "tpx" else None
         route = choose_route(place.host, place.port, "http", client=client, proxy=self.wire.proxy)
         return Endpoint(host=place.host, port=place.port, model=ModelKey(""), library=route.library)
 
@@ -278,12 +278,25 @@ def _iter_load_rules(spec: SessionSpec) -> Rules:
 
 
 def _iter_comparison_rules(spec: SessionSpec) -> Rules:
-    """Yield the rules of --ab: it supports no option of a single server, or of windows."""
-    ab = spec.comparing.ab
-    yield ab and spec.answers.slo, "--ab compares servers at given loads; it does not search for --slo"
+    """Yield the rules of --ab and --ab-client: they support no option of a single run, or of windows."""
+    comparing, flag = spec.comparing, spec.comparing.flag
+    ab, what = bool(flag), "clients" if comparing.ab_client else "servers"
+    yield (
+        comparing.ab and comparing.ab_client,
+        "--ab compares servers, --ab-client the clients: give one of them",
+    )
+    yield (
+        comparing.ab_client and (spec.wire.client or spec.in_process),
+        "--ab-client measures by both clients, over a network: leave out --client and inprocess",
+    )
+    yield (
+        comparing.ab_client and (spec.route.library is not None),
+        "--ab-client: tpx's own client has neither HTTP/2 nor proxies, and one applies",
+    )
+    yield ab and spec.answers.slo, f"{flag} compares {what} at given loads; it does not search for --slo"
     yield (
         ab and (spec.levels.unbounded or spec.levels.binary),
-        "--ab compares servers at given loads: give the range an end, and no --binary-search",
+        f"{flag} compares {what} at given loads: give the range an end, and no --binary-search",
     )
     alone = (
         "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
@@ -293,16 +306,19 @@ def _iter_comparison_rules(spec: SessionSpec) -> Rules:
     unfit |= dict.fromkeys(["csv", "profile_export_file", "jsonl", "html", "pdf"], alone)
     names = "stability require_stable stop_on_unstable stability_percentage max_trials"
     unfit |= dict.fromkeys(names.split(), blocks)
-    unfit |= {
-        "url": "names a server, and --ab has those that are measured",
-        "dry_run": "looks at one server: give it with -u instead of --ab",
-    }
+    unfit["dry_run"] = f"looks at one run: leave out {flag}"
+    if comparing.ab:
+        unfit["url"] = "names a server, and --ab has those that are measured"
+        unfit["dry_run"] = "looks at one server: give it with -u instead of --ab"
     chosen = given(spec)
     for field in fields_of(SessionSpec):
         if field.name in unfit:
-            yield ab and field.name in chosen, f"--ab: {field.spellings[-1]} {unfit[field.name]}"
+            yield ab and field.name in chosen, f"{flag}: {field.spellings[-1]} {unfit[field.name]}"
     for name in ("ab_blocks", "alpha", "min_effect", "undecided"):
-        yield name in chosen and not ab, f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`"
+        yield (
+            name in chosen and not ab,
+            f"{flag_of(name)} requires --ab URL1 URL2, --ab-client or `tpx perf compare`",
+        )
 
 
 def _iter_search_rules(spec: SessionSpec) -> Rules:
