@@ -395,7 +395,15 @@ def test_two_ctrl_c_end_the_run_with_130() -> None:
 
 
 def test_perf_starts_without_grpc_protobuf_and_rich() -> None:
-    late = ("google.protobuf", "rich", "tpx.protocol.grpc", "tpx.perf.capture", "tpx.perf.loads.workers")
+    late = (
+        "httpx",
+        "grpc",
+        "google.protobuf",
+        "rich",
+        "tpx.protocol.grpc",
+        "tpx.perf.capture",
+        "tpx.perf.loads.workers",
+    )
     program = f"import sys, tpx.cli.perf; print([m for m in {late} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

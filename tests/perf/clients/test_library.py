@@ -17,8 +17,9 @@ import pytest
 from tests.perf.clients.proxying import free_port
 from tests.perf.clients.running import level, ran
 from tests.perf.servers import Behaviour, grpc_server, http_server
+from tests.protocol.certificates import certificates, key_and_chain
 from tpx.cli.perf import main
-from tpx.errors import UsageError, WireError
+from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
 from tpx.perf.options import SessionSpec
 
@@ -148,15 +149,16 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 
 @contextmanager
-def over_http2(directory: Path, server: str) -> Iterator[str]:
-    """Run HAProxy, which speaks HTTP/2 without TLS, in front of a server; yields its host:port."""
+def over_http2(directory: Path, server: str, binding: str) -> Iterator[str]:
+    """Run HAProxy in front of a server, for nothing but HTTP/2; yields its host:port."""
     binary = shutil.which("haproxy")
     if binary is None:
         pytest.skip("haproxy is not installed: apt-get install haproxy")
     port, config = free_port(), directory / "haproxy.cfg"
     config.write_text(
         "defaults\n  mode http\n  timeout client 10s\n  timeout server 10s\n  timeout connect 5s\n"
-        f"frontend http2\n  bind 127.0.0.1:{port} proto h2\n  default_backend servers\n"
+        f"frontend http2\n  bind 127.0.0.1:{port} {binding}\n"
+        "  http-request deny unless { req.ver 2.0 }\n  default_backend servers\n"
         f"backend servers\n  server one {server}\n"
     )
     process = subprocess.Popen([binary, "-db", "-q", "-f", str(config)])
@@ -176,11 +178,19 @@ def over_http2(directory: Path, server: str) -> Iterator[str]:
         process.wait(10)
 
 
-def test_requests_share_connections_over_http2(tmp_path: Path) -> None:
-    with http_server(Behaviour()) as server, over_http2(tmp_path, server) as url:
-        # HAProxy's port takes nothing but HTTP/2
-        with pytest.raises(WireError):
-            ran("-m", "net", "-u", url)
-        words = ("--http2", "--concurrency-range", "20", "--request-count", "100")
-        result = level("-m", "net", "-u", url, *words)
+@pytest.mark.parametrize("tls", [False, True])
+def test_requests_share_connections_over_http2(tmp_path: Path, tls: bool) -> None:
+    key, chain = key_and_chain(certificates().server)
+    pem, authority = tmp_path / "server.pem", tmp_path / "authority.pem"
+    pem.write_bytes(chain + key)
+    authority.write_bytes(certificates().authority_pem)
+    binding = f"ssl crt {pem} alpn h2" if tls else "proto h2"
+    trusting = ("--ssl-https-ca-certificates-file", str(authority)) if tls else ()
+    scheme = "https" if tls else "http"
+    with http_server(Behaviour()) as server, over_http2(tmp_path, server, binding) as address:
+        words = ("-m", "net", "-u", f"{scheme}://{address}", *trusting)
+        with pytest.raises((WireError, MeasurementError)):
+            ran(*words)
+        load = ("--http2", "--concurrency-range", "20", "--request-count", "100")
+        result = level(*words, *load)
         assert (result.requests, result.failed) == (100, 0)

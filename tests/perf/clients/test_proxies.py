@@ -68,6 +68,16 @@ def test_what_is_no_proxy_is_refused(text: str) -> None:
         parse_proxy(text)
 
 
+def test_a_variable_that_names_no_http_proxy_is_an_error_unless_requests_go_directly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("all_proxy", "socks5://p:1")
+    with pytest.raises(UsageError, match=r"Failed to parse all_proxy\..* --client tpx connects directly"):
+        choose_route("far", 1, "http", client=None, proxy=None)
+    route = choose_route("far", 1, "http", client="tpx", proxy=None)
+    assert (route.library, route.notice) == (None, "all_proxy is not used: --client tpx connects directly")
+
+
 def test_a_proxy_over_tls_cannot_carry_grpc() -> None:
     with pytest.raises(UsageError, match="grpcio reaches proxies over http:// only"):
         choose_route("far", 1, "grpc", client=None, proxy=parse_proxy("https://p:1"))

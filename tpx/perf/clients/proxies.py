@@ -77,19 +77,24 @@ def _read_url(text: str, source: str) -> HttpProxy:
 
 @dataclass(frozen=True, slots=True)
 class FoundProxy:
-    """A proxy, and the environment variable that names it."""
+    """An environment variable that names a proxy, and its value."""
 
     variable: str
-    proxy: HttpProxy
+    text: str
+
+    @property
+    def proxy(self) -> HttpProxy:
+        """The proxy. Raises UsageError if the value is not an HTTP proxy's URL."""
+        try:
+            return _read_url(self.text, self.variable)
+        except UsageError as exc:
+            raise UsageError(f"{exc} --client tpx connects directly.") from exc
 
 
 def environment_proxy(
     host: str, port: int, scheme: str, environ: Mapping[str, str] | None = None
 ) -> FoundProxy | None:
-    """Return the proxy for a request of this scheme (http, https or grpc); None if it goes directly.
-
-    Raises UsageError naming a variable that is not a proxy's URL.
-    """
+    """Return the proxy for a request of this scheme (http, https or grpc); None if it goes directly."""
     environ = os.environ if environ is None else environ
     found = _first_set(VARIABLES[scheme], environ)
     if found is None or _is_loopback(host):
@@ -97,10 +102,7 @@ def environment_proxy(
     exceptions = _first_set(EXCEPTIONS[scheme], environ)
     if exceptions is not None and _is_excepted(host, port, exceptions[1]):
         return None
-    try:
-        return FoundProxy(found[0], _read_url(found[1], found[0]))
-    except UsageError as exc:
-        raise UsageError(f"{exc} ({found[0]} is an environment variable; --client tpx ignores it)") from exc
+    return FoundProxy(*found)
 
 
 def _first_set(names: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, str] | None:

@@ -102,7 +102,8 @@ def choose_route(
             )
         found, reason = (named.proxy, f"{named.variable}={named.proxy}") if named else (None, "")
     if found is not None and scheme == "grpc" and found.scheme != "http":
-        raise UsageError(f"{reason}: grpcio reaches proxies over http:// only")
+        direct = "" if proxy else "; --client tpx connects directly"
+        raise UsageError(f"{reason}: grpcio reaches proxies over http:// only{direct}")
     if found is None and client != "library" and not http2:
         return DIRECT
     notice = f"requests go through a proxy, sent by {name} ({reason})" if found else ""
