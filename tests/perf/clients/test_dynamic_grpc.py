@@ -188,26 +188,32 @@ def test_types_come_from_a_descriptor_set_as_well(
     assert result.streaming.responses == 32
 
 
+@pytest.mark.parametrize("types", [False, True])
 @pytest.mark.parametrize("form", ["list", "perf_analyzer's"])
-def test_serialized_messages_need_no_types(silent: tuple[str, Orders], tmp_path: Path, form: str) -> None:
-    url, orders = silent
-    raw = [Order(item=Item(name="ink", count=n)).SerializeToString() for n in (1, 2)]
+def test_serialized_messages_need_no_types(
+    shop: tuple[str, Orders], silent: tuple[str, Orders], tmp_path: Path, form: str, types: bool
+) -> None:
+    url, orders = shop if types else silent
+    # a message of 123 bytes: its length is the brace that begins JSON, behind a tag that is a line break
+    raw = [Order(item=Item(name="i" * 119, count=n)).SerializeToString() for n in (1, 2)]
+    assert raw[0].startswith(b"\n{")
     messages: Any = [{"b64": base64.b64encode(each).decode()} for each in raw]
     if form != "list":
         packed = b"".join(len(each).to_bytes(4, "little") + each for each in raw)
         messages = {"b64": base64.b64encode(packed).decode()}
     result = called(url, "Talk", tmp_path, messages, "--streaming")
     assert (result.requests, result.failed) == (8, 0)
-    assert (orders.last.item.name, orders.last.item.count) == ("ink", 2)
+    assert (len(orders.last.item.name), orders.last.item.count) == (119, 2)
     assert result.streaming is not None
     assert result.streaming.responses == 24
 
 
+@pytest.mark.parametrize("client", ["tpx", "library"])
 @pytest.mark.parametrize("method", ["Place", "Talk"])
 def test_an_error_has_the_services_status_and_words(
-    shop: tuple[str, Orders], tmp_path: Path, method: str
+    shop: tuple[str, Orders], tmp_path: Path, method: str, client: str
 ) -> None:
-    (error,) = called(shop[0], method, tmp_path, [order(1, "none")]).errors
+    (error,) = called(shop[0], method, tmp_path, [order(1, "none")], "--client", client).errors
     assert (error.code, error.count, error.message) == ("gRPC NOT_FOUND", 8, "no such item")
 
 

@@ -82,7 +82,7 @@ class ServiceMethod:
     def serialized(self, message: bytes) -> bytes:
         """Return a message of the input data, JSON or serialized, in serialized form. Raises UsageError."""
         # no serialized message begins like a JSON object: its first field would be a group
-        if not message.lstrip().startswith(b"{"):
+        if not message.startswith(b"{"):
             return self._checked(message)
         if self._request is None:
             raise UsageError(
