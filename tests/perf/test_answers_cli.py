@@ -124,10 +124,10 @@ def test_both_clients_are_compared_on_one_server(
 ) -> None:
     file = tmp_path / "ab.json"
     server = {"http": http_server, "grpc": grpc_server}[protocol]
-    with server(Behaviour(delay_s=lambda _: 0.02)) as url:
+    with server(Behaviour(delay_s=lambda _: 0.01)) as url:
         words = ["-m", "net", "-i", protocol, "-u", url, "--ab-client", "--ab-blocks", "4"]
-        # what a busy machine adds is far less than twice the delay
-        status = main([*words, "--request-count", "8", "--min-effect", "200%", "--json", str(file)])
+        # what a busy machine adds is far less than four times the delay
+        status = main([*words, "--request-count", "5", "--min-effect", "400%", "--json", str(file)])
     out, err = capfd.readouterr()
     document = json.loads(file.read_text())
     base, other = document["clients"]

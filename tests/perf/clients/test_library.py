@@ -89,14 +89,6 @@ def test_a_request_over_its_timeout_fails_and_its_connection_is_replaced(protoco
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_rate_is_sent_by_the_library_too(protocol: str) -> None:
-    words = ("--request-rate-range", "150", "--request-count", "150")
-    result = by("library", protocol, Behaviour(), *words)
-    assert (result.requests, result.failed) == (150, 0)
-    assert 0 < result.throughput_infer_per_s < 153
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_server_that_is_not_there_is_named(protocol: str) -> None:
     url = f"127.0.0.1:{free_port()}"
     with pytest.raises(WireError, match=rf"cannot connect to {url}: .*[Rr]efused|All connection attempts"):

@@ -156,6 +156,7 @@ def test_the_metrics_page_is_read_through_the_proxy(proxy: RunningProxy) -> None
         assert f"GET http://{url}/metrics HTTP/1.1" in proxy.forwarded()[before:]
 
 
+@pytest.mark.slow
 def test_tls_goes_through_a_tunnel_of_the_proxy(tmp_path: Path, proxy: RunningProxy) -> None:
     repository = tmp_path / "models"
     repository.mkdir()
