@@ -84,7 +84,7 @@ unit: $(VENV)/.test
 	$(PYTEST) $(SPREAD) -m 'not e2e and not slow' $(addprefix --ignore=,$(SERVERS))
 
 test: $(VENV)/.test
-	@tools/system_packages.sh curl nghttp2-client wrk haproxy
+	@tools/system_packages.sh curl nghttp2-client wrk haproxy tinyproxy
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	@command -v g++ >/dev/null || tools/system_packages.sh g++

@@ -142,5 +142,14 @@ def _agreement() -> Iterator[Goal]:
                 at_least=0.97,
                 at_most=1.03,
             )
+        for figure in ("throughput", "p50_us"):
+            yield Goal(
+                bench=agreement.NAME,
+                cell=case.name,
+                figure=figure,
+                over=" ".join(("tpx perf", *agreement.BY_LIBRARY)),
+                at_least=0.97,
+                at_most=1.03,
+            )
         for figure in agreement.OVER_WIRE:
             yield Goal(bench=agreement.NAME, cell=case.name, figure=figure, at_most=1.03)

@@ -75,9 +75,15 @@ def run(setting: Setting) -> list[Cell]:
     return side_by_side(NAME, setting, MODELS, cases())
 
 
-def side_by_side(bench: str, setting: Setting, models: Sequence[Served], cases: Iterator[Case]) -> list[Cell]:
-    """Both tools in turn, both servers up meanwhile."""
-    tools = (tpx_perf(setting.work), perf_analyzer(setting.peers))
+def side_by_side(
+    bench: str,
+    setting: Setting,
+    models: Sequence[Served],
+    cases: Iterator[Case],
+    further: Sequence[Tool] = (),
+) -> list[Cell]:
+    """Both tools, and further ones, in turn, both servers up meanwhile."""
+    tools = (tpx_perf(setting.work), perf_analyzer(setting.peers), *further)
     with setting.servers(KINDS, models) as servers:
         return [
             _measure(bench, setting, tools, servers[case.kind], case)

@@ -75,7 +75,7 @@ def test_without_a_range_objectives_are_searched_from_one_upwards() -> None:
         (["--ab", "a:1", "--ab", "b:1", "--slo", "p99<1s"], "--ab compares servers at given loads"),
         (["--slo-confidence", "0.9"], "--slo-confidence requires --slo"),
         (["--ab-blocks", "5"], "--ab-blocks requires --ab URL1 URL2"),
-        (["--alpha", "0.1"], "--alpha requires --ab URL1 URL2 or `tpx perf compare`"),
+        (["--alpha", "0.1"], "--alpha requires --ab URL1 URL2, --ab-client or `tpx perf compare`"),
         (["--min-effect", "3%"], "--min-effect requires --ab URL1 URL2"),
         (["--ab-blocks", "3"], "Failed to parse --ab-blocks. The value must be >= 4"),
         (

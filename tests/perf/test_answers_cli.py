@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.perf.servers import Behaviour, http_server
+from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.cli.perf import main
 from tpx.perf.options.words import read_words
 
@@ -118,6 +118,29 @@ def test_ab_tells_a_slower_server_from_its_base(tmp_path: Path, capfd: pytest.Ca
     assert {d["figure"]: d["finding"] for d in found["differences"]}["p50"] == "worse"
 
 
+@pytest.mark.parametrize(("protocol", "library"), [("http", "httpx "), ("grpc", "grpcio ")])
+def test_both_clients_are_compared_on_one_server(
+    protocol: str, library: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ab.json"
+    server = {"http": http_server, "grpc": grpc_server}[protocol]
+    with server(Behaviour(delay_s=lambda _: 0.01)) as url:
+        words = ["-m", "net", "-i", protocol, "-u", url, "--ab-client", "--ab-blocks", "4"]
+        # what a busy machine adds is far less than four times the delay
+        status = main([*words, "--request-count", "5", "--min-effect", "400%", "--json", str(file)])
+    out, err = capfd.readouterr()
+    document = json.loads(file.read_text())
+    base, other = document["clients"]
+    assert base == "tpx"
+    assert other.startswith(library)
+    assert f"{other} against tpx:\n" in out
+    assert "concurrency 1: 4 blocks of each of 2 clients" in err
+    (found,) = document["ab"]
+    assert found["client"] == other
+    assert {d["finding"] for d in found["differences"]} <= {"same", "undecided"}
+    assert status in (0, 7)
+
+
 def test_ab_refuses_workers_that_cannot_share_the_load(capfd: pytest.CaptureFixture[str]) -> None:
     with http_server(Behaviour()) as one, http_server(Behaviour()) as two:
         words = ["-m", "net", "--ab", one, two, "--workers", "2", "--poll", "busy"]
@@ -175,6 +198,10 @@ def test_ab_refuses_what_says_nothing_of_a_comparison(
             "--ab compares servers at given loads",
         ),
         (["--ab", "127.0.0.1:9", "127.0.0.1:9"], "cannot connect to 127.0.0.1:9"),
+        (["--ab-client", "--ab", "a:1", "b:1"], "--ab compares servers, --ab-client the clients"),
+        (["--ab-client", "--client", "library"], "leave out --client and inprocess"),
+        (["--ab-client", "--proxy", "p:1"], "tpx's own client has neither HTTP/2 nor proxies"),
+        (["--ab-client", "--slo", "p99<1s"], "--ab-client compares clients at given loads"),
     ],
 )
 def test_ab_says_what_is_wrong(words: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:

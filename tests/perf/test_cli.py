@@ -20,7 +20,7 @@ from tests.perf.conftest import make_level
 from tests.perf.conversing import Request, conversing
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tpx.cli.interrupts import Interrupts
-from tpx.cli.perf import PROXIES, exit_status, main
+from tpx.cli.perf import exit_status, main
 from tpx.options import build
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.options import SessionSpec
@@ -107,14 +107,10 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
         ),
         (["-m", "net", "--xyzzy"], "Error: Invalid long option '--xyzzy'"),
         (
-            ["-m", "net", "--service-kind", "dynamic_grpc"],
-            "Error: tpx perf has no --service-kind dynamic_grpc: it cannot call methods of an arbitrary "
-            ".proto; for Triton's protocol use --service-kind triton -i grpc",
-        ),
-        (
             ["-m", "net", "--service-kind", "tirton"],
             "Error: Failed to parse --service-kind. Unsupported type provided: 'tirton'. The available "
-            "options are 'triton', 'tfserving', 'torchserve', 'triton_c_api', 'openai', 'inprocess', 'local' "
+            "options are 'triton', 'tfserving', 'torchserve', 'triton_c_api', 'openai', 'dynamic_grpc', "
+            "'inprocess', 'local' "
             "(did you mean 'triton'?).",
         ),
         (
@@ -161,26 +157,23 @@ def test_verbose_twice_tells_every_step_on_stderr(
     assert len(sizes) == 1
 
 
-@pytest.fixture
-def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in PROXIES:
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-
-
-@pytest.mark.usefixtures("_no_proxies")
-def test_proxies_of_the_environment_are_named_where_nobody_answers(
+def test_a_proxy_of_the_environment_is_for_other_machines_and_named_in_errors(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://me:secret@127.0.0.1:9")
     with http_server(Behaviour()) as url:
         assert main([*QUICK, "-u", url, "--request-count", "1"]) == 0
     assert "proxy" not in capfd.readouterr().err
-    assert main([*QUICK, "-u", "127.0.0.1:9"]) == 99
-    assert "; http_proxy not used: tpx perf connects straight to the server)" in capfd.readouterr().err
+    assert main([*QUICK, "-u", "server.invalid:8000"]) == 99
+    error = capfd.readouterr().err
+    assert "cannot connect to server.invalid:8000 through the proxy http://127.0.0.1:9: " in error
+    assert "requests go through a proxy, sent by httpx (http_proxy=http://me:***@127.0.0.1:9))" in error
+    assert main([*QUICK, "-u", "server.invalid:8000", "--client", "tpx"]) == 99
+    error = capfd.readouterr().err
+    assert "cannot connect to server.invalid:8000: " in error
+    assert "http_proxy is not used: --client tpx connects directly)" in error
 
 
-@pytest.mark.usefixtures("_no_proxies")
 def test_a_server_that_is_not_there_is_99(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "-u", "127.0.0.1:9"]) == 99
     error = capfd.readouterr().err
@@ -188,7 +181,6 @@ def test_a_server_that_is_not_there_is_99(capfd: pytest.CaptureFixture[str]) -> 
     assert error.endswith("(start one with `tpx serve`, or set its address with -u)\n")
 
 
-@pytest.mark.usefixtures("_no_proxies")
 def test_a_service_that_tpx_serve_is_not_is_to_be_looked_for_elsewhere(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -403,7 +395,15 @@ def test_two_ctrl_c_end_the_run_with_130() -> None:
 
 
 def test_perf_starts_without_grpc_protobuf_and_rich() -> None:
-    late = ("google.protobuf", "rich", "tpx.protocol.grpc", "tpx.perf.capture", "tpx.perf.loads.workers")
+    late = (
+        "httpx",
+        "grpc",
+        "google.protobuf",
+        "rich",
+        "tpx.protocol.grpc",
+        "tpx.perf.capture",
+        "tpx.perf.loads.workers",
+    )
     program = f"import sys, tpx.cli.perf; print([m for m in {late} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "[]\n"

@@ -1,7 +1,6 @@
 """`tpx perf`: options in, results on stdout, everything else on stderr, perf_analyzer's exit codes out."""
 
 import asyncio
-import os
 import resource
 from collections.abc import Sequence
 
@@ -26,13 +25,11 @@ SET_ADDRESS = "set its address with -u"
 TRUST_AUTHORITY = (
     "trust its authority with --ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file"
 )
-PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
-"""Environment variables, in either case, that make perf_analyzer's libraries use a proxy."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx perf` with these arguments; return the exit status."""
-    kind: str = "triton"
+    config: SessionSpec | None = None
     try:
         if argv[:1] == ["compare"]:
             return COMMANDS["perf", "compare"].function()(argv[1:])
@@ -40,23 +37,23 @@ def main(argv: Sequence[str]) -> int:
             complain(f"Perf Analyzer Version {__version__} (tpx perf)")
             return Exit.OK
         config = _read_config(argv)
-        kind = config.service.service_kind
         if config.output.pdf is not None:
             from tpx.report.pdf import require_typst  # late
 
             require_typst()
         _allow_many_connections()
-        argv = without_secrets(argv, config.target.header)
+        proxy = config.wire.proxy
+        argv = without_secrets(argv, config.target.header, {proxy.written: str(proxy)} if proxy else None)
         with every_step(config.output.verbose):
             if config.output.dry_run:
                 return _dry_run(config)
-            if config.comparing.ab:
-                from tpx.cli.perf_compare import compare_servers  # late
+            if config.comparing.flag:
+                from tpx.cli.perf_compare import compare_in_turns  # late
 
-                return compare_servers(config, argv, IN_PROCESS)
+                return compare_in_turns(config, argv, IN_PROCESS)
             return _run_and_report(config, argv)
     except TpxError as exc:
-        complain(f"Error: {exc}{_suggest_remedy(exc, kind)}")
+        complain(f"Error: {exc}{_suggest_remedy(exc, config)}")
         return Exit.PERF_FAILED
 
 
@@ -95,17 +92,15 @@ def _announce_files(config: SessionSpec, report: Report) -> None:
         complain(f"note: not in {config.output.csv}, as with perf_analyzer: {', '.join(left_out)}")
 
 
-def _suggest_remedy(error: TpxError, kind: str) -> str:
+def _suggest_remedy(error: TpxError, config: SessionSpec | None) -> str:
     """Return advice for a server that does not listen, or whose certificate is unknown."""
-    if not str(error).startswith("cannot connect"):
+    if config is None or not str(error).startswith("cannot connect"):
         return ""
-    if "certificate verify failed" in str(error):
+    # gRPC's C core writes it as OpenSSL's name of the error
+    if "certificate verify failed" in str(error).lower().replace("_", " "):
         return f" ({TRUST_AUTHORITY})"
-    proxies = [name for known in PROXIES for name in (known, known.upper()) if os.environ.get(name)]
-    direct = (
-        f"; {' and '.join(proxies)} not used: tpx perf connects straight to the server" if proxies else ""
-    )
-    return f" ({START_ONE if kind == 'triton' else ''}{SET_ADDRESS}{direct})"
+    notice = f"; {config.route.notice}" if config.route.notice else ""
+    return f" ({START_ONE if config.service.service_kind == 'triton' else ''}{SET_ADDRESS}{notice})"
 
 
 def _read_config(argv: Sequence[str]) -> SessionSpec:

@@ -1,4 +1,4 @@
-"""`tpx perf compare` and `tpx perf --ab URL1 URL2 ...`: what differs, with an exit code."""
+"""`tpx perf compare`, `--ab URL1 URL2 ...` and `--ab-client`: what differs, with an exit code."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import from_argv
 from tpx.perf.compare import Levels, compare, difference_json, read_levels
-from tpx.perf.in_turns import ServerTurns, run_in_turns
+from tpx.perf.in_turns import ComparisonRounds, run_in_turns
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.comparison import Against, Compared
@@ -48,8 +48,8 @@ def levels_of(path: Path) -> Levels:
         raise UsageError(f"{path} is not JSON: {exc}") from exc
 
 
-def compare_servers(config: SessionSpec, argv: Sequence[str], in_process: str = "") -> int:
-    """`tpx perf --ab`: measure servers in turns and print what differs; return the exit status.
+def compare_in_turns(config: SessionSpec, argv: Sequence[str], in_process: str = "") -> int:
+    """`tpx perf --ab` or `--ab-client`: measure in turns and print what differs; return the exit status.
 
     Interrupted runs are judged by what they measured only with --allow-partial.
     """
@@ -57,28 +57,31 @@ def compare_servers(config: SessionSpec, argv: Sequence[str], in_process: str = 
         found = runner.run(_run_comparison(config, in_process))
     if found is None:
         return Exit.INTERRUPTED
-    base, *others = config.comparing.ab
-    by_server = list(zip(others, found.differences, strict=True))
-    pairs = [Against(title=f"{server} against {base}", differences=each) for server, each in by_server]
+    what = "client" if config.comparing.ab_client else "server"
+    base, *others = found.names
+    compared_with = list(zip(others, found.differences, strict=True))
+    pairs = [Against(title=f"{name} against {base}", differences=each) for name, each in compared_with]
     compared = Compared(pairs=tuple(pairs), strictness=config.strictness, interrupted=found.interrupted)
     document = {
         "schema": 1,
         "argv": list(argv),
-        "servers": list(config.comparing.ab),
+        f"{what}s": list(found.names),
         "interrupted": found.interrupted,
         "rounds": [
             {"load": level.load, "blocks": [[dict(f.items()) for f in blocks] for blocks in level.blocks]}
             for level in found.levels
         ],
-        "ab": [{"server": server, "differences": difference_json(each)} for server, each in by_server],
+        "ab": [{what: name, "differences": difference_json(each)} for name, each in compared_with],
     }
     status = report_comparison(compared, config.output, document)
+    if config.comparing.ab_client and any(d.finding == "better" for d in compared.differences):
+        status = Exit.REGRESSION  # a client that measures better figures disagrees, too
     if found.interrupted and not config.answers.allow_partial:
         return Exit.INTERRUPTED
     return status
 
 
-async def _run_comparison(config: SessionSpec, in_process: str) -> ServerTurns | None:
+async def _run_comparison(config: SessionSpec, in_process: str) -> ComparisonRounds | None:
     begun = False
 
     def said(text: str) -> None:

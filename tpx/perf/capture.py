@@ -44,6 +44,9 @@ def parts_of(response: Any) -> ResponseParts:
         return ResponseParts("grpc", 0, (response.data,))
     if isinstance(response, OpenAiAnswer) and response.streamed:
         return ResponseParts("events", 0, (response.body,))
+    bodies = getattr(response, "bodies", None)  # messages of any method
+    if bodies is not None:
+        return ResponseParts("text", 0, bodies)
     body = getattr(response, "body", None)
     return ResponseParts("text", 0, () if body is None else (body,))
 

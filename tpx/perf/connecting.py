@@ -112,7 +112,7 @@ async def open_model(
                 statistics=ServerStatistics(control, tree, available="statistics" in server.extensions),
                 prompts=prompts,
                 sequences=tree.takes_sequences,
-                notices=tuple(filter(None, (notice, *data.notices, *requests.notices))),
+                notices=tuple(filter(None, (spec.route.notice, notice, *data.notices, *requests.notices))),
             )
     finally:
         await client.close()

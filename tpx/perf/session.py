@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tpx.errors import UsageError
+from tpx.perf.clients.transport import http_dialer
 from tpx.perf.connecting import ConnectedModel, open_model
 from tpx.perf.inputs.requests import check_conversations
 from tpx.perf.levels import Level
@@ -155,7 +156,8 @@ class Session:
         if place is not None:
             from tpx.perf.measure.scraper import Scraper  # late: few runs need it
 
-            scraper = Scraper(place, self._observer.notice)
+            dialer = http_dialer(spec.metrics_endpoint(place))
+            scraper = Scraper(place, dialer, self._observer.notice)
             stack.push_async_callback(scraper.stop)
             collectors.append(scraper)
         if spec.output.profile_export_file or spec.output.jsonl:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -46,9 +46,16 @@ class Header:
         return f"{self.name}:{HIDDEN if self.secret else self.value}"
 
 
-def without_secrets(argv: Sequence[str], headers: Sequence[Header]) -> list[str]:
-    """Return the command line for files that are shared: with the values of secret headers hidden."""
+def without_secrets(
+    argv: Sequence[str], headers: Sequence[Header], harmless: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the command line for files that are shared: with the values of secret headers hidden.
+
+    `harmless` maps other texts with secrets, such as a proxy's URL, to what may be shown.
+    """
     words = list(argv)
+    for secret, shown in (harmless or {}).items():
+        words = [word.replace(secret, shown) for word in words]
     for header in headers:
         if header.secret:
             written = re.compile(re.escape(header.name) + r"\s*:" + re.escape(header.value))

@@ -36,11 +36,21 @@ def times_of(result: LevelResult, name: str) -> LatencySummary:
     return found
 
 
-@pytest.mark.parametrize("splits", [False, True])
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
-def test_the_times_of_the_first_token_and_between_tokens_are_the_services(path: str, splits: bool) -> None:
+@pytest.mark.parametrize(
+    ("path", "splits", "client"),
+    [
+        (CHAT, False, "tpx"),
+        (CHAT, True, "tpx"),
+        ("/v1/completions", False, "tpx"),
+        (CHAT, True, "library"),
+    ],
+)
+def test_the_times_of_the_first_token_and_between_tokens_are_the_services(
+    path: str, splits: bool, client: str
+) -> None:
     script = Script(tokens=4, first_s=0.06, gap_s=0.03, splits=splits)
-    result = asked(script, "--streaming", "--request-count", "8", "--concurrency-range", "2", path=path)
+    words = ("--streaming", "--request-count", "8", "--concurrency-range", "2", "--client", client)
+    result = asked(script, *words, path=path)
     streaming = streaming_of(result)
     assert (result.requests, streaming.responses) == (8, 32)
     # lower bounds are the script's own; above them is whatever the machine is busy with

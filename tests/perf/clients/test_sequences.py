@@ -28,6 +28,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         ("grpc", ("--grpc-compression-algorithm", "gzip")),
         ("grpc", ("--streaming",)),
         ("grpc", ("--streaming", "--grpc-compression-algorithm", "deflate")),
+        ("http", ("--client", "library")),
+        ("grpc", ("--client", "library", "--grpc-compression-algorithm", "gzip")),
+        ("grpc", ("--client", "library", "--streaming", "--grpc-compression-algorithm", "deflate")),
     ],
 )
 @pytest.mark.parametrize("load", [("--concurrency-range", "3"), ("--request-rate-range", "60")])

@@ -31,8 +31,12 @@ def stream(live: Live, *words: str) -> tuple[str, ...]:
     return ("-i", "grpc", "-u", f"{grpc_url(live)}", "--streaming", *words)
 
 
-def test_every_response_of_a_decoupled_model_is_counted(live: Live) -> None:
-    result = level(*stream(live, "-m", "repeat", *FOUR, "--request-count", "25", "--concurrency-range", "3"))
+@pytest.mark.parametrize(
+    "words", [(), ("--client", "library"), ("--client", "library", "--stream-per-request")]
+)
+def test_every_response_of_a_decoupled_model_is_counted(live: Live, words: tuple[str, ...]) -> None:
+    load = ("--request-count", "25", "--concurrency-range", "3")
+    result = level(*stream(live, "-m", "repeat", *FOUR, *load, *words))
     assert (result.requests, result.failed) == (25, 0)
     assert result.streaming is not None
     assert result.streaming.responses == 100

@@ -26,6 +26,7 @@ from tpx.perf.clients.tls import TlsSettings, tls_context
 from tpx.perf.options import SessionSpec
 from tpx.protocol.http1.client import HttpConnector
 
+CLIENTS = pytest.mark.parametrize("client", ["tpx", "library"])
 FEW = ("-m", "double", "--request-count", "6", "--concurrency-range", "2")
 
 
@@ -88,8 +89,10 @@ def shown(files: Files) -> tuple[str, ...]:
     return (*certificate, "--ssl-https-private-key-file", files.key)
 
 
-def test_https_checks_the_server_and_shows_the_client(live: Live, files: Files) -> None:
-    result = level(*https(live), "--ssl-https-ca-certificates-file", files.authority, *shown(files))
+@CLIENTS
+def test_https_checks_the_server_and_shows_the_client(live: Live, files: Files, client: str) -> None:
+    trusting = ("--ssl-https-ca-certificates-file", files.authority)
+    result = level(*https(live), *trusting, *shown(files), "--client", client)
     assert (result.requests, result.failed) == (6, 0)
 
 
@@ -110,12 +113,13 @@ def test_a_server_of_an_unknown_authority_is_refused_unless_told_otherwise(live:
     assert level(*https(live), *shown(files), "--ssl-https-verify-peer", "0").requests == 6
 
 
-def test_who_trusts_nobody_is_told_how(live: Live, capfd: pytest.CaptureFixture[str]) -> None:
+@CLIENTS
+def test_who_trusts_nobody_is_told_how(live: Live, capfd: pytest.CaptureFixture[str], client: str) -> None:
     grpc = (*FEW, "-i", "grpc", "-u", f"127.0.0.1:{live.ports['GRPCInferenceService']}", "--ssl-grpc-use-ssl")
     for words in (https(live), grpc):
-        assert main(words) == 99
+        assert main((*words, "--client", client)) == 99
         error = capfd.readouterr().err
-        assert "certificate verify failed" in error
+        assert "certificate verify failed" in error.lower().replace("_", " ")
         assert "--ssl-https-ca-certificates-file, over gRPC --ssl-grpc-root-certifications-file)" in error
 
 
@@ -137,9 +141,11 @@ def test_the_name_in_the_certificate_is_checked_unless_told_otherwise(files: Fil
     asyncio.run(connect(replace(trusting, verify_host=False)))
 
 
+@CLIENTS
 @pytest.mark.parametrize("streaming", [(), ("--streaming",)])
-def test_grpc_over_tls(live: Live, files: Files, streaming: tuple[str, ...]) -> None:
+def test_grpc_over_tls(live: Live, files: Files, streaming: tuple[str, ...], client: str) -> None:
     result = level(
+        *("--client", client),
         *(*FEW, "-i", "grpc", "-u", f"127.0.0.1:{live.ports['GRPCInferenceService']}", *streaming),
         *("--ssl-grpc-use-ssl", "--ssl-grpc-root-certifications-file", files.authority),
         *("--ssl-grpc-certificate-chain-file", files.certificate),

@@ -69,8 +69,10 @@ def runs(requests: Sequence[dict[str, Any]]) -> dict[int, list[int]]:
         (("http",), ("--concurrency-range", "5")),
         (("grpc",), ("--request-rate-range", "190", "--num-of-sequences", "5")),
         (("grpc", "--streaming"), ("--concurrency-range", "5")),
+        (("http", "--client", "library"), ("--concurrency-range", "5")),
+        (("grpc", "--client", "library"), ("--concurrency-range", "5")),
     ],
-    ids=["http-concurrency", "grpc-rate", "stream-concurrency"],
+    ids=["http-concurrency", "grpc-rate", "stream-concurrency", "httpx", "grpcio"],
 )
 def test_every_sum_of_every_sequence_of_three_workers_is_right(
     live: Live, tmp_path: Path, transport: Sequence[str], load: Sequence[str]

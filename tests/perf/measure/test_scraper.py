@@ -8,6 +8,7 @@ import pytest
 
 from tpx.perf.measure.scraper import Scraper
 from tpx.perf.results import MetricsFigures, MetricsPlace
+from tpx.protocol.http1.client import HttpConnector
 
 GPU = "\n".join(
     f'nv_gpu_{name}{{gpu_uuid="g"}} 1' for name in
@@ -35,7 +36,8 @@ def played(scene: Scene, page: str = GPU, status: int = 200, **place: object) ->
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         fields = {"host": "127.0.0.1", "port": port, "path": "/metrics", "interval_s": 0.01} | place
-        scraper = Scraper(MetricsPlace(**fields), notices.append)
+        page = MetricsPlace(**fields)
+        scraper = Scraper(page, HttpConnector(page.host, page.port), notices.append)
         try:
             await scene(scraper)
         finally:

@@ -32,6 +32,8 @@ def test_the_document_names_its_schema_tool_target_and_seed() -> None:
     assert out["target"] == {
         "kind": "triton",
         "protocol": "http",
+        "client": "tpx",
+        "proxy": None,
         "url": "localhost:8000",
         "model": "net",
         "version": "",

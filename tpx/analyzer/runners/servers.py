@@ -16,7 +16,7 @@ from tpx.perf.clients.control import HttpMethodCaller, MethodCaller
 from tpx.perf.clients.endpoint import Endpoint, parse_address
 from tpx.perf.clients.grpc_control import GrpcMethodCaller
 from tpx.perf.clients.model import IndexEntry, ModelKey, index_entries
-from tpx.protocol.http1.client import HttpConnector
+from tpx.perf.clients.transport import choose_route, http_dialer
 from tpx.protocol.json_values import JsonObject
 
 STOP_TIMEOUT_S = 10.0
@@ -158,11 +158,15 @@ def refused(model: str, verb: str, words: str) -> MeasurementError:
 
 
 class ServerControl:
-    """Implements ModelControl over HTTP or gRPC, with a new connection per request."""
+    """Implements ModelControl over HTTP or gRPC, with a new connection per request.
+
+    It goes through the proxy that the environment names for the server, as the load does.
+    """
 
     def __init__(self, address: str, protocol: Literal["http", "grpc"] = "http") -> None:
         where = parse_address(address, protocol)
-        self._endpoint = Endpoint(host=where.host, port=where.port, model=ModelKey(""))
+        route = choose_route(where.host, where.port, protocol, client=None, proxy=None)
+        self._endpoint = Endpoint(host=where.host, port=where.port, model=ModelKey(""), library=route.library)
         self._protocol = protocol
 
     async def live(self) -> bool:
@@ -204,9 +208,7 @@ class ServerControl:
         endpoint = self._endpoint
         http = self._protocol == "http"
         method_caller: MethodCaller = (
-            HttpMethodCaller(HttpConnector(endpoint.host, endpoint.port), endpoint)
-            if http
-            else GrpcMethodCaller(endpoint)
+            HttpMethodCaller(http_dialer(endpoint), endpoint) if http else GrpcMethodCaller(endpoint)
         )
         try:
             return await method_caller.ask(method, ModelKey(model), body, timeout_s)

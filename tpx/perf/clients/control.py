@@ -24,7 +24,8 @@ from tpx.perf.clients.model import (
     model_description,
     server_description,
 )
-from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request, fetch
+from tpx.perf.clients.transport import HttpDialer
+from tpx.protocol.http1.client import HttpCarrier, HttpResponse, encode_request, fetch
 from tpx.protocol.json_values import JsonObject, parse_json
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ MAX_ANSWER_BYTES = 64 << 20
 _MAX_ERROR = 4000
 """Characters of an error message that are shown."""
 UNNAMED = ModelKey("")
+LIVE = "/v2/health/live"
 _PATHS = {
     "ServerLive": "/health/live",
     "ServerMetadata": "",
@@ -93,11 +95,11 @@ def error_text(response: HttpResponse, *members: str) -> str:
 class HttpMethodCaller:
     """Implements MethodCaller, over a connection that is opened on first use."""
 
-    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
+    def __init__(self, dialer: HttpDialer, endpoint: Endpoint) -> None:
         self.hint = f"is {host_header(endpoint)} its HTTP port?"
-        self._connector = connector
+        self._dialer = dialer
         self._endpoint = endpoint
-        self._connection: HttpClientConnection | None = None
+        self._connection: HttpCarrier | None = None
         self._turn = asyncio.Lock()
 
     async def ask(
@@ -110,7 +112,7 @@ class HttpMethodCaller:
         # HTTP/1.1 without pipelining: one request at a time on the connection
         async with self._turn:
             if self._connection is None or self._connection.closing:
-                self._connection = await self._connector.connect()
+                self._connection = await self._dialer.connect()
                 self._connection.limit_response(MAX_ANSWER_BYTES)
             response = await fetch(self._connection, request, timeout_s)
         log.debug("%s %s: %d, %s", verb, path, response.status, brief(response.body))
@@ -229,14 +231,14 @@ class V2Control:
 class StaticControl:
     """Implements Control for a service that does not describe its models: all have the inputs of its API."""
 
-    def __init__(self, connector: HttpConnector, kind: str, *inputs: TensorDescription) -> None:
-        self._connector = connector
+    def __init__(self, dialer: HttpDialer, kind: str, *inputs: TensorDescription) -> None:
+        self._dialer = dialer
         self._kind = kind
         self._inputs = inputs
 
     async def server(self) -> ServerDescription:
         """Return a description with the service's kind. Raises WireError if nothing listens."""
-        (await self._connector.connect()).close()
+        (await self._dialer.connect()).close()
         return ServerDescription(name=self._kind, version="", extensions=frozenset())
 
     async def model(self, model: ModelKey) -> ModelDescription:

@@ -11,17 +11,19 @@ from tpx.options import flag_of, given, nearest, option, refuse
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSettings
+from tpx.perf.clients.transport import LibraryTransport
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.settings import Header
 
 Protocol = Literal["http", "grpc"]
-ServiceKind = Literal["triton", "inprocess", "openai", "torchserve", "tfserving"]
+ServiceKind = Literal["triton", "inprocess", "openai", "torchserve", "tfserving", "dynamic_grpc"]
 
 SERVICES: Mapping[ServiceKind, Mapping[Protocol, str]] = {
     "triton": {"http": "tpx.perf.clients.http", "grpc": "tpx.perf.clients.grpc"},
     "openai": {"http": "tpx.perf.clients.openai"},
     "torchserve": {"http": "tpx.perf.clients.torchserve"},
     "tfserving": {"grpc": "tpx.perf.clients.tfserving"},
+    "dynamic_grpc": {"grpc": "tpx.perf.clients.dynamic_grpc"},
 }
 """Modules with a function `connect(endpoint) -> Connections`, by service kind and protocol; imported on
 first use.
@@ -34,6 +36,7 @@ DEFAULT_PORTS: Mapping[ServiceKind, Mapping[Protocol, int]] = {
     "openai": {"http": 8000},
     "torchserve": {"http": 8080},
     "tfserving": {"grpc": 8500},
+    "dynamic_grpc": {"grpc": 8001},
 }
 
 
@@ -43,6 +46,7 @@ KINDS: dict[str, ServiceKind] = {
     "torchserve": "torchserve",
     "triton_c_api": "inprocess",
     "openai": "openai",
+    "dynamic_grpc": "dynamic_grpc",
     "inprocess": "inprocess",
     "local": "inprocess",
 }
@@ -51,15 +55,21 @@ KINDS: dict[str, ServiceKind] = {
 
 def parse_kind(text: str) -> ServiceKind:
     """Return the service kind for any of its names."""
-    if text.lower() == "dynamic_grpc":
-        raise UsageError(
-            "tpx perf has no --service-kind dynamic_grpc: it cannot call methods of an arbitrary "
-            ".proto; for Triton's protocol use --service-kind triton -i grpc"
-        )
     if text.lower() not in KINDS:
         known = ", ".join(f"'{name}'" for name in KINDS) + nearest(text.lower(), KINDS)
         refuse("--service-kind", f"Unsupported type provided: '{text}'. The available options are {known}.")
     return KINDS[text.lower()]
+
+
+def parse_method(text: str) -> str:
+    """Parse the full name of a gRPC method."""
+    service, slash, method = text.partition("/")
+    if not (service and slash and method) or "/" in method:
+        raise UsageError(
+            f"Received gRPC method name '{text}' that does not match the format: "
+            "<package>.<service>/<method>."
+        )
+    return text
 
 
 def parse_composing(text: str) -> tuple[ModelKey, ...]:
@@ -80,13 +90,22 @@ class ServiceSpec:
     service_kind: ServiceKind = option(
         "triton",
         "triton (any v2 server), inprocess (the engine in this process, no network; also triton_c_api or "
-        "local), openai, torchserve, or tfserving",
+        "local), openai, torchserve, tfserving, or dynamic_grpc (any gRPC method)",
         metavar="KIND",
         parse=parse_kind,
         common=True,
     )
     endpoint: str = option("", "openai: path of the service, such as v1/chat/completions", metavar="PATH")
     model_signature_name: str = option("serving_default", "tfserving: signature of the model", metavar="NAME")
+    grpc_method: str = option(
+        "", "dynamic_grpc: method to call", metavar="PACKAGE.SERVICE/METHOD", parse=parse_method
+    )
+    grpc_descriptor_set: Path | None = option(
+        None,
+        "dynamic_grpc: types of the method, as protoc --descriptor_set_out --include_imports writes them "
+        "(default: the server's reflection)",
+        metavar="FILE",
+    )
     model_repository: tuple[Path, ...] = option(
         (), "inprocess: directory of the models (repeatable)", metavar="DIR"
     )
@@ -105,7 +124,15 @@ class ServiceSpec:
             )
         if kind == "inprocess" and not self.model_repository:
             raise UsageError("--model-repository should not be empty when using service-kind=triton_c_api.")
-        owners = {"endpoint": "openai", "model_repository": "inprocess", "model_signature_name": "tfserving"}
+        if kind == "dynamic_grpc" and not self.grpc_method:
+            raise UsageError("--service-kind dynamic_grpc: give --grpc-method PACKAGE.SERVICE/METHOD")
+        owners = {
+            "endpoint": "openai",
+            "model_repository": "inprocess",
+            "model_signature_name": "tfserving",
+            "grpc_method": "dynamic_grpc",
+            "grpc_descriptor_set": "dynamic_grpc",
+        }
         for name, owner in owners.items():
             if name in given(self) and kind != owner:
                 raise UsageError(f"{flag_of(name)} applies to --service-kind {owner} only, not to {kind}")
@@ -141,6 +168,8 @@ class Endpoint:
     service: ServiceSpec = TRITON
     sessions: bool = False
     """OpenAI: True if requests are turns of conversations."""
+    library: LibraryTransport | None = None
+    """None is tpx's own transport."""
     at_once: bool = False
     """True if a write reaches the kernel before it returns, not at the end of the event loop's iteration."""
 

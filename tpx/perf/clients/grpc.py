@@ -11,9 +11,8 @@ from tpx.perf.clients.endpoint import Connections, Endpoint
 from tpx.perf.clients.grpc_control import SERVICE, GrpcMethodCaller, metadata
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import tls_context
+from tpx.perf.clients.transport import GrpcCarrier, connect_grpc
 from tpx.protocol import messages
-from tpx.protocol.grpc import client as wire
-from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.metadata import request_block
@@ -58,7 +57,7 @@ class GrpcSlots:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.connections: list[GrpcClientConnection] = []
+        self.connections: list[GrpcCarrier] = []
         self._slots: list[Slot] = []
         self._tls = tls_context(endpoint.tls)
         self._replacing = asyncio.Lock()
@@ -74,7 +73,7 @@ class GrpcSlots:
 
     async def renew(self, slot: Slot, call: object) -> None:
         """Cancel the call if it is in flight; replace an ended connection for all of its slots."""
-        broken: GrpcClientConnection = slot.connection
+        broken: GrpcCarrier = slot.connection
         if isinstance(call, int):
             broken.cancel(call)
         if broken.closing:
@@ -96,7 +95,7 @@ class GrpcSlots:
             if connection.closing:
                 self.connections[i] = await self._connect()
 
-    async def instead_of(self, broken: GrpcClientConnection) -> GrpcClientConnection:
+    async def instead_of(self, broken: GrpcCarrier) -> GrpcCarrier:
         """Return a replacement for an ended connection; the first caller opens it.
 
         Raises WireError if it cannot connect.
@@ -137,11 +136,8 @@ class GrpcSlots:
             if slot.connection is broken:
                 slot.connection, slot.send = fresh, self.send_on(fresh)
 
-    async def _connect(self) -> GrpcClientConnection:
-        connection = await wire.connect(self.endpoint.host, self.endpoint.port, tls=self._tls)
-        if self.endpoint.at_once:
-            connection.write_at_once()
-        return connection
+    async def _connect(self) -> GrpcCarrier:
+        return await connect_grpc(self.endpoint, self._tls)
 
 
 class GrpcClient(GrpcSlots):

@@ -11,9 +11,8 @@ from tpx.perf.clients.control import ASK_S, UNNAMED
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import tls_context
+from tpx.perf.clients.transport import GrpcCarrier, connect_grpc
 from tpx.protocol import messages, model_config
-from tpx.protocol.grpc import client as wire
-from tpx.protocol.grpc.client import GrpcClientConnection
 from tpx.protocol.json_values import JsonObject
 
 log = logging.getLogger(__name__)
@@ -33,12 +32,12 @@ class GrpcCaller:
         self.endpoint = endpoint
         self._tls = tls_context(endpoint.tls)
         self._service = service
-        self._connection: GrpcClientConnection | None = None
+        self._connection: GrpcCarrier | None = None
 
-    async def connected(self) -> GrpcClientConnection:
+    async def connected(self) -> GrpcCarrier:
         """Return the connection, opening it if needed. Raises WireError if nothing listens."""
         if self._connection is None or self._connection.closing:
-            self._connection = await wire.connect(self.endpoint.host, self.endpoint.port, tls=self._tls)
+            self._connection = await connect_grpc(self.endpoint, self._tls)
         return self._connection
 
     async def call(self, method: str, request: Any, response: Any, timeout_s: float = ASK_S) -> Any:

@@ -15,7 +15,7 @@ from tpx.perf.clients.base import NO_USAGE, PLAIN, Failure, OnResponse, RequestF
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc import GrpcSlots, Send, flags_only, infer_message, sequence_field
 from tpx.perf.clients.grpc_control import SERVICE, metadata
-from tpx.protocol.grpc.client import GrpcClientConnection
+from tpx.perf.clients.transport import GrpcCarrier
 from tpx.protocol.grpc.client_call import GrpcResponse
 from tpx.protocol.grpc.framing import frame_message, pack_prefix
 from tpx.protocol.grpc.status import Status
@@ -114,7 +114,7 @@ class StreamedRequest:
 class InferStream:
     """One ModelStreamInfer call. When it ends, the requests in flight fail with its status."""
 
-    def __init__(self, connection: GrpcClientConnection, endpoint: Endpoint) -> None:
+    def __init__(self, connection: GrpcCarrier, endpoint: Endpoint) -> None:
         self.connection = connection
         self.on_arrival: Callable[[object, object], None] | None = None
         """Called for every response, with this stream and what `send` returned for the request."""
@@ -332,7 +332,7 @@ class SingleStreamClient(StreamSlots):
     Needed for servers that accept one request per call, such as MLServer.
     """
 
-    def send_on(self, carrier: GrpcClientConnection) -> Send:
+    def send_on(self, carrier: GrpcCarrier) -> Send:
         path, pairs = SERVICE + "ModelStreamInfer", metadata(self.endpoint)
         encoding = self.endpoint.wire.compression
 

@@ -24,6 +24,7 @@ from tpx.perf.clients.base import (
     ignore_loss,
 )
 from tpx.perf.clients.control import (
+    LIVE,
     HttpMethodCaller,
     V2Control,
     error_text,
@@ -32,9 +33,9 @@ from tpx.perf.clients.control import (
     user_headers,
 )
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.tls import tls_context
+from tpx.perf.clients.transport import HttpDialer, http_dialer
 from tpx.perf.clients.wire import WireSpec
-from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse, encode_request
+from tpx.protocol.http1.client import HttpCarrier, HttpResponse, encode_request
 from tpx.protocol.json_values import JsonObject, json_data
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
 from tpx.protocol.v2 import RequestedOutput, SharedMemoryRange
@@ -52,16 +53,8 @@ Send = Callable[[Prepared, OnResponse], Any]
 
 def connect(endpoint: Endpoint) -> Connections:
     """Return the connections to a v2 server over HTTP."""
-    connector = http_connector(endpoint)
-    return Connections(HttpClient(connector, endpoint), V2Control(HttpMethodCaller(connector, endpoint)))
-
-
-def http_connector(
-    endpoint: Endpoint, kind: type[HttpClientConnection] = HttpClientConnection
-) -> HttpConnector:
-    """Return a connector to the endpoint."""
-    tls = tls_context(endpoint.tls)
-    return HttpConnector(endpoint.host, endpoint.port, tls=tls, kind=kind, at_once=endpoint.at_once)
+    dialer = http_dialer(endpoint, opening_path=LIVE)
+    return Connections(HttpClient(dialer, endpoint), V2Control(HttpMethodCaller(dialer, endpoint)))
 
 
 class HttpSlots:
@@ -70,12 +63,12 @@ class HttpSlots:
     success = 200
     slots_per_connection = 1.0
 
-    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
+    def __init__(self, dialer: HttpDialer, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._connector = connector
+        self._dialer = dialer
         self._slots: list[Slot] = []
 
-    def send_on(self, connection: HttpClientConnection) -> Send:
+    def send_on(self, connection: HttpCarrier) -> Send:
         """Return the connection's own method, so that no code of ours runs between the load and the wire."""
         return connection.send
 
@@ -106,7 +99,7 @@ class HttpSlots:
 
     async def renew(self, slot: Slot, call: object) -> None:  # noqa: ARG002 (a connection carries one call at a time)
         slot.connection.close()
-        self._attach_connection(slot, await self._connector.connect())
+        self._attach_connection(slot, await self._dialer.connect())
 
     async def close(self) -> None:
         for slot in self._slots:
@@ -114,12 +107,12 @@ class HttpSlots:
         self._slots.clear()
 
     async def _add_slot(self) -> None:
-        connection = await self._connector.connect()
+        connection = await self._dialer.connect()
         slot = Slot(connection, connection.send)
         self._attach_connection(slot, connection)
         self._slots.append(slot)
 
-    def _attach_connection(self, slot: Slot, connection: HttpClientConnection) -> None:
+    def _attach_connection(self, slot: Slot, connection: HttpCarrier) -> None:
         def report_lost(error: WireError) -> None:
             # a connection that the slot has replaced is no longer of interest
             if slot.connection is connection:

@@ -19,9 +19,10 @@ from tpx.errors import UsageError
 from tpx.perf.clients.base import NO_USAGE, PLAIN, Failure, OnResponse, RequestFields, brief
 from tpx.perf.clients.control import StaticControl
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.http import HttpSlots, Send, http_connector
+from tpx.perf.clients.http import HttpSlots, Send
 from tpx.perf.clients.model import TensorDescription
-from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, HttpResponse
+from tpx.perf.clients.transport import HttpDialer, http_dialer
+from tpx.protocol.http1.client import HttpCarrier, HttpClientConnection, HttpResponse
 from tpx.protocol.http1.head import HeadCache, HttpError
 from tpx.protocol.json_values import JsonObject, parse_json
 from tpx.protocol.tensors import Buffer, Tensor, decode_bytes
@@ -175,9 +176,9 @@ def streamed_message(body: Buffer) -> Message | None:
 
 def connect(endpoint: Endpoint) -> Connections:
     """Return the connections to a service with OpenAI's API."""
-    connector = http_connector(endpoint, EventConnection)
+    dialer = http_dialer(endpoint, EventConnection)
     inputs = (INPUT, SESSION, DELAY) if endpoint.sessions else (INPUT,)
-    return Connections(OpenAiClient(connector, endpoint), StaticControl(connector, "openai", *inputs))
+    return Connections(OpenAiClient(dialer, endpoint), StaticControl(dialer, "openai", *inputs))
 
 
 class OpenAiAnswer:
@@ -260,8 +261,8 @@ class OpenAiClient(HttpSlots):
 
     streams = True
 
-    def __init__(self, connector: HttpConnector, endpoint: Endpoint) -> None:
-        super().__init__(connector, endpoint)
+    def __init__(self, dialer: HttpDialer, endpoint: Endpoint) -> None:
+        super().__init__(dialer, endpoint)
         self._sessions: dict[bytes, list[ChatTurn]] = {}
 
     async def prepare(self, tensors: Sequence[Tensor], fields: RequestFields = PLAIN) -> bytes | ChatTurn:
@@ -280,7 +281,7 @@ class OpenAiClient(HttpSlots):
         code = "OpenAI error" if response.status == REFUSED_IN_STREAM else f"HTTP {response.status}"
         return Failure(code, response.error or "(no message)")
 
-    def send_on(self, connection: HttpClientConnection) -> Send:
+    def send_on(self, connection: HttpCarrier) -> Send:
         events = cast("EventConnection", connection)
 
         def send(request: bytes | ChatTurn, on_response: OnResponse) -> None:

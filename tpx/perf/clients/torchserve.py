@@ -9,8 +9,9 @@ from tpx.errors import UsageError
 from tpx.perf.clients.base import PLAIN, Failure, RequestFields
 from tpx.perf.clients.control import StaticControl, error_text
 from tpx.perf.clients.endpoint import Connections, Endpoint
-from tpx.perf.clients.http import HttpSlots, http_connector
+from tpx.perf.clients.http import HttpSlots
 from tpx.perf.clients.model import TensorDescription
+from tpx.perf.clients.transport import http_dialer
 from tpx.protocol.http1.client import HttpResponse
 from tpx.protocol.tensors import Tensor, decode_bytes
 
@@ -22,8 +23,8 @@ _LONGEST_PATH = 4096
 
 def connect(endpoint: Endpoint) -> Connections:
     """Return the connections to TorchServe."""
-    connector = http_connector(endpoint)
-    return Connections(TorchServeClient(connector, endpoint), StaticControl(connector, "torchserve", INPUT))
+    dialer = http_dialer(endpoint)
+    return Connections(TorchServeClient(dialer, endpoint), StaticControl(dialer, "torchserve", INPUT))
 
 
 class TorchServeClient(HttpSlots):

@@ -5,6 +5,8 @@ from typing import Literal
 
 from tpx.errors import UsageError
 from tpx.options import check_range, option, refuse
+from tpx.perf.clients.proxies import HttpProxy, parse_proxy
+from tpx.perf.clients.transport import ClientName
 from tpx.protocol.v2 import Parameter
 
 TensorFormat = Literal["binary", "json"]
@@ -43,8 +45,23 @@ def parse_request_parameter(text: str) -> RequestParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireSpec:
-    """Options for streams, tensor formats, compression, request parameters and tracing."""
+    """Options for the client, streams, tensor formats, compression, request parameters and tracing."""
 
+    client: ClientName | None = option(
+        None,
+        "client that sends requests: tpx, or library (httpx for HTTP, grpcio for gRPC); default tpx, but "
+        "library where a proxy applies",
+    )
+    proxy: HttpProxy | None = option(
+        None,
+        "HTTP proxy for all connections to the server (default: what HTTP_PROXY and the like name, unless "
+        "the server is on this machine)",
+        metavar="URL",
+        parse=parse_proxy,
+    )
+    http2: bool = option(
+        False, "send over HTTP/2, by the library client: without TLS with prior knowledge, with TLS by ALPN"
+    )
     asynchronous: bool = option(
         False, "measure as perf_analyzer does with asynchronous calls", "--async", "-a"
     )
@@ -89,6 +106,9 @@ class WireSpec:
     log_frequency: int | None = option(None, "traces per trace file; 0 = all in one", metavar="N")
 
     def __post_init__(self) -> None:
+        for flag, chosen in (("--proxy", self.proxy), ("--http2", self.http2)):
+            if chosen and self.client == "tpx":
+                raise UsageError(f"{flag} needs the library client: leave out --client tpx")
         if self.asynchronous and self.sync:
             raise UsageError("Cannot specify --async and --sync simultaneously.")
         if self.streaming and self.sync:

@@ -115,7 +115,7 @@ def named(tensors: Sequence[Tensor]) -> Mapping[str, Tensor]:
     return {tensor.name: tensor for tensor in tensors}
 
 
-MODEL, TIMESTAMP, PAYLOAD = "model", "timestamp", "payload"
+MODEL, TIMESTAMP, PAYLOAD, MESSAGES = "model", "timestamp", "payload", "message_generator"
 """Members of a step besides its tensors: a model's name, which is ignored; the time when the step is
 due; a whole request for a service that takes JSON.
 """
@@ -154,9 +154,8 @@ class StepReader:
         if maker is not None:
             raise UsageError(f"{where}: tensor '{spec.name}' is given here and by --input")
         value = entries[spec.name]
-        if spec.name == PAYLOAD:
-            items = value if isinstance(value, list) else [value]
-            value = [orjson.dumps(item).decode() if isinstance(item, dict) else item for item in items]
+        if spec.name in (PAYLOAD, MESSAGES):
+            value = _write_objects(value, raw=spec.name == MESSAGES)
         return tensor_of_json(spec, value, self.dims[spec.name], where)
 
     def _read_expected(self, value: JsonValue, where: str) -> tuple[Tensor, ...]:
@@ -168,6 +167,21 @@ class StepReader:
             for spec in outputs
             if spec.name in entries
         )
+
+
+def _write_objects(value: JsonValue, *, raw: bool) -> JsonValue:
+    """Return the JSON objects of an input as texts; with `raw`, those with only a `b64` stay as they are."""
+    if raw and _is_raw(value):
+        return value
+    items = value if isinstance(value, list) else [value]
+    return [
+        orjson.dumps(item).decode() if isinstance(item, dict) and not (raw and _is_raw(item)) else item
+        for item in items
+    ]
+
+
+def _is_raw(value: JsonValue) -> bool:
+    return isinstance(value, dict) and set(value) == {"b64"}
 
 
 def _check_entries(value: JsonValue, known: Sequence[str], where: str) -> JsonObject:

@@ -12,9 +12,10 @@ from time import perf_counter_ns, thread_time_ns
 
 from tpx.errors import MeasurementError, TpxError
 from tpx.perf.clients.control import MAX_ANSWER_BYTES
+from tpx.perf.clients.transport import HttpDialer
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.results import GpuFigures, LevelResult, MetricsFigures, MetricsPlace, SeriesFigures
-from tpx.protocol.http1.client import HttpClientConnection, HttpConnector, encode_request, fetch
+from tpx.protocol.http1.client import HttpCarrier, encode_request, fetch
 
 GPU_SERIES = {
     "nv_gpu_utilization": "utilization",
@@ -97,13 +98,13 @@ class Scraper:
     Failures are reported once; the run continues without metrics.
     """
 
-    def __init__(self, place: MetricsPlace, notice: Notice) -> None:
+    def __init__(self, place: MetricsPlace, dialer: HttpDialer, notice: Notice) -> None:
         self._place = place
         self._reader = PageReader(place.wanted)
         self._notice = notice
         self._reported: set[str] = set()
-        self._connector = HttpConnector(place.host, place.port)
-        self._connection: HttpClientConnection | None = None
+        self._dialer = dialer
+        self._connection: HttpCarrier | None = None
         self._request = encode_request("GET", place.path, f"{place.host}:{place.port}", {})
         self._scrapes: list[Scrape] = []
         self._failed = 0
@@ -140,7 +141,7 @@ class Scraper:
             began = perf_counter_ns()
             try:
                 if self._connection is None or self._connection.closing:
-                    self._connection = await self._connector.connect()
+                    self._connection = await self._dialer.connect()
                     self._connection.limit_response(MAX_ANSWER_BYTES)
                 response = await fetch(self._connection, self._request, ANSWER_S)
                 if response.status != 200:

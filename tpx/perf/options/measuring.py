@@ -145,7 +145,7 @@ class Strictness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparingSpec:
-    """Options for comparing servers in alternating blocks."""
+    """Options for comparing servers, or clients, in alternating blocks."""
 
     ab: tuple[str, ...] = option(
         (),
@@ -154,10 +154,20 @@ class ComparingSpec:
         common=True,
         several=True,
     )
-    ab_blocks: int = option(12, "blocks per server with --ab")
+    ab_client: bool = option(
+        False,
+        "compare the clients on one server, measured alternately in blocks: tpx's own is the baseline for "
+        "httpx or grpcio",
+    )
+    ab_blocks: int = option(12, "blocks per server with --ab, per client with --ab-client")
 
     def __post_init__(self) -> None:
         if self.ab_blocks < 4:
             refuse("--ab-blocks", "The value must be >= 4: fewer blocks cannot show a difference.")
         if len(self.ab) == 1 or len(set(self.ab)) > 26:
             raise UsageError("--ab compares from two to 26 servers: --ab URL1 URL2")
+
+    @property
+    def flag(self) -> str:
+        """The option that asks for a comparison; empty without one."""
+        return "--ab" if self.ab else "--ab-client" if self.ab_client else ""

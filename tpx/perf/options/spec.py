@@ -8,6 +8,7 @@ from tpx.options import fields_of, flag_of, given, group
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, SERVICES, Address, Endpoint, ServiceSpec, parse_address
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSpec
+from tpx.perf.clients.transport import DIRECT, ClientName, ClientRoute, choose_route
 from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
 from tpx.perf.inputs.prompts import PromptSpec
@@ -23,6 +24,7 @@ from tpx.perf.options.measuring import (
 )
 from tpx.perf.options.output import OutputSpec, ScrapeSpec
 from tpx.perf.pace import PaceSpec
+from tpx.perf.results import MetricsPlace
 from tpx.perf.settings import LevelSettings
 
 
@@ -86,10 +88,35 @@ class SessionSpec:
             return Address("localhost", 0)
         return parse_address(self.address, self.target.protocol, self.service.service_kind)
 
+    @property
+    def in_process(self) -> bool:
+        """True if the engine is in this process: nothing is sent over a network."""
+        return self.service.service_kind == "inprocess"
+
+    @property
+    def route(self) -> ClientRoute:
+        """The transport to the server. Raises UsageError for a proxy that cannot be used."""
+        if self.in_process:
+            return DIRECT
+        address, wire, grpc = self.parsed_address, self.wire, self.target.protocol == "grpc"
+        return choose_route(
+            address.host,
+            address.port,
+            "grpc" if grpc else "https" if address.secure else "http",
+            client=wire.client,
+            proxy=wire.proxy,
+            http2=wire.http2,
+        )
+
+    @property
+    def client(self) -> str:
+        """The client that sends the requests, for reports: tpx, or a library with its version."""
+        return self.route.client(self.target.protocol)
+
     def endpoint(self, model: ModelKey) -> Endpoint:
         """Return a model's endpoint. Raises UsageError for an invalid URL, or TLS options without effect."""
         address = self.parsed_address
-        in_process = self.service.service_kind == "inprocess"
+        in_process = self.in_process
         return Endpoint(
             host=address.host,
             port=address.port,
@@ -99,8 +126,15 @@ class SessionSpec:
             wire=self.wire,
             service=self.service,
             sessions=self.load.session_concurrency is not None,
+            library=self.route.library,
             at_once=self.pace.poll == "busy",
         )
+
+    def metrics_endpoint(self, place: MetricsPlace) -> Endpoint:
+        """Return the endpoint of a metrics page, reached through a proxy wherever the server would be."""
+        client: ClientName | None = "tpx" if self.wire.client == "tpx" else None
+        route = choose_route(place.host, place.port, "http", client=client, proxy=self.wire.proxy)
+        return Endpoint(host=place.host, port=place.port, model=ModelKey(""), library=route.library)
 
     @property
     def level_settings(self) -> LevelSettings:
@@ -138,7 +172,7 @@ Rules = Iterator[tuple[object, str]]
 def _iter_transport_rules(spec: SessionSpec) -> Rules:
     target, load, wire, kind = spec.target, spec.load, spec.wire, spec.service.service_kind
     yield (
-        not (target.model or target.models),
+        not (target.model or target.models or spec.service.grpc_method),
         "Failed to parse -m (model name). The value must be specified.",
     )
     yield (
@@ -148,6 +182,10 @@ def _iter_transport_rules(spec: SessionSpec) -> Rules:
     yield (
         load.session_concurrency is not None and kind != "openai",
         "Session concurrency mode is only supported with OpenAI service kind.",
+    )
+    yield (
+        kind == "dynamic_grpc" and not spec.inputs.input_data,
+        "--service-kind dynamic_grpc: give the messages of its calls with --input-data",
     )
     # perf_analyzer checks the kind of service first
     yield load.rivals, f"Cannot use both {load.rivals} inference load modes."
@@ -164,6 +202,9 @@ def _iter_transport_rules(spec: SessionSpec) -> Rules:
         wire.compression and (target.protocol != "grpc" or kind == "inprocess"),
         "Using compression algorithm is only allowed with gRPC protocol.",
     )
+    for flag, chosen in (("--client", wire.client), ("--proxy", wire.proxy), ("--http2", wire.http2)):
+        yield chosen and spec.in_process, f"{flag}: an engine in this process is reached without a network"
+    yield wire.http2 and target.protocol != "http", "--http2 is for -i http: gRPC is HTTP/2 anyway"
     yield (
         "json" in (wire.input_tensor_format, wire.output_tensor_format)
         and not (target.protocol == "http" and kind == "triton"),
@@ -237,12 +278,25 @@ def _iter_load_rules(spec: SessionSpec) -> Rules:
 
 
 def _iter_comparison_rules(spec: SessionSpec) -> Rules:
-    """Yield the rules of --ab: it supports no option of a single server, or of windows."""
-    ab = spec.comparing.ab
-    yield ab and spec.answers.slo, "--ab compares servers at given loads; it does not search for --slo"
+    """Yield the rules of --ab and --ab-client: they support no option of a single run, or of windows."""
+    comparing, flag = spec.comparing, spec.comparing.flag
+    ab, what = bool(flag), "clients" if comparing.ab_client else "servers"
+    yield (
+        comparing.ab and comparing.ab_client,
+        "--ab compares servers, --ab-client the clients: give one of them",
+    )
+    yield (
+        comparing.ab_client and (spec.wire.client or spec.in_process),
+        "--ab-client measures by both clients, over a network: leave out --client and inprocess",
+    )
+    yield (
+        comparing.ab_client and (spec.route.library is not None),
+        "--ab-client: tpx's own client has neither HTTP/2 nor proxies, and one applies",
+    )
+    yield ab and spec.answers.slo, f"{flag} compares {what} at given loads; it does not search for --slo"
     yield (
         ab and (spec.levels.unbounded or spec.levels.binary),
-        "--ab compares servers at given loads: give the range an end, and no --binary-search",
+        f"{flag} compares {what} at given loads: give the range an end, and no --binary-search",
     )
     alone = (
         "applies to levels of one server: a comparison is reported as text and by --json, --junit, --markdown"
@@ -252,16 +306,19 @@ def _iter_comparison_rules(spec: SessionSpec) -> Rules:
     unfit |= dict.fromkeys(["csv", "profile_export_file", "jsonl", "html", "pdf"], alone)
     names = "stability require_stable stop_on_unstable stability_percentage max_trials"
     unfit |= dict.fromkeys(names.split(), blocks)
-    unfit |= {
-        "url": "names a server, and --ab has those that are measured",
-        "dry_run": "looks at one server: give it with -u instead of --ab",
-    }
+    unfit["dry_run"] = f"looks at one run: leave out {flag}"
+    if comparing.ab:
+        unfit["url"] = "names a server, and --ab has those that are measured"
+        unfit["dry_run"] = "looks at one server: give it with -u instead of --ab"
     chosen = given(spec)
     for field in fields_of(SessionSpec):
         if field.name in unfit:
-            yield ab and field.name in chosen, f"--ab: {field.spellings[-1]} {unfit[field.name]}"
+            yield ab and field.name in chosen, f"{flag}: {field.spellings[-1]} {unfit[field.name]}"
     for name in ("ab_blocks", "alpha", "min_effect", "undecided"):
-        yield name in chosen and not ab, f"{flag_of(name)} requires --ab URL1 URL2 or `tpx perf compare`"
+        yield (
+            name in chosen and not ab,
+            f"{flag_of(name)} requires --ab URL1 URL2, --ab-client or `tpx perf compare`",
+        )
 
 
 def _iter_search_rules(spec: SessionSpec) -> Rules:

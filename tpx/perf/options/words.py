@@ -37,8 +37,7 @@ PERF_ANALYZER = frozenset(_NAMES.split())
 
 REFUSED: Mapping[str, str] = {
     "--enable-mpi": "use --models a:3,b:1 to load several models at once",
-    "--grpc-method": "only Triton's services can be called over gRPC (-i grpc)",
-    "--proto": "only Triton's services can be called over gRPC (-i grpc)",
+    "--proto": "give compiled files with --grpc-descriptor-set",
 }
 """Options that tpx does not have, with the alternative to name in the error."""
 

@@ -64,6 +64,8 @@ def json_text(report: Report, argv: Sequence[str]) -> str:
         "target": {
             "kind": config.service.service_kind,
             "protocol": config.target.protocol,
+            "client": config.client,
+            "proxy": _encode_optional(str, config.route.proxy),
             "url": config.address,
             "model": report.model.name,
             "version": config.target.model_version,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpx.perf.clients.model import ModelDescription, ServerDescription
+from tpx.perf.clients.transport import through
 from tpx.perf.levels import CONCURRENCY, REQUEST_RATE, Level
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import DataSummary, LevelResult, Verdict
@@ -147,6 +148,8 @@ def settings_block(config: SessionSpec, model: ModelDescription, *, asynchronous
     if levels.binary:
         lines.append("  Using Binary Search algorithm")
     lines.append(f"  Using {'a' if asynchronous else ''}synchronous calls for inference")
+    if config.route.library is not None:
+        lines.append(f"  Sending requests by {config.client}{through(config.route.proxy)}")
     if model.decoupled:
         lines.append("  Detected decoupled model, using the first response for measuring latency")
     return "\n".join(lines) + "\n"

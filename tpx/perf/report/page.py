@@ -273,6 +273,7 @@ def _list_facts(report: Report) -> Mapping[str, Mapping[str, str]]:
         "Kernel": platform.release(),
         "Python": platform.python_version(),
         "tpx": __version__,
+        "Requests sent by": config.client,
     }
     changed = {
         field.flag: _format_value(value)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tpx.errors import WireError
 from tpx.protocol.http1.connection import HttpConnection
@@ -56,6 +57,20 @@ def encode_request(
     if size or method in ("POST", "PUT"):
         lines.append(f"Content-Length: {size}")
     return [("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"), *body]
+
+
+class HttpCarrier(Protocol):
+    """A connection as its user sees it; see HttpClientConnection."""
+
+    closing: bool
+    unanswered: bool
+    on_lost: Callable[[WireError], None] | None
+
+    def send(
+        self, request: Buffer | Sequence[Buffer], on_response: Callable[[HttpResponse], None]
+    ) -> None: ...
+    def limit_response(self, size: int) -> None: ...
+    def close(self) -> None: ...
 
 
 class HttpClientConnection(HttpConnection):
@@ -207,9 +222,7 @@ class HttpConnector:
         return connection
 
 
-async def fetch(
-    connection: HttpClientConnection, request: Sequence[Buffer], timeout_s: float = 30.0
-) -> HttpResponse:
+async def fetch(connection: HttpCarrier, request: Sequence[Buffer], timeout_s: float = 30.0) -> HttpResponse:
     """Send one request and return its response. Raises WireError if the connection breaks or is too slow."""
     answer: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
 
