@@ -299,7 +299,12 @@ def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
 
 def read_argv(config: type, argv: Sequence[str]) -> dict[str, Given]:
     """Return the options in command-line arguments, by field."""
-    return read_texts(_Words(fields_of(config), argv).pairs())
+    return read_texts(texts_in_argv(fields_of(config), argv))
+
+
+def texts_in_argv(fields: Sequence[Field], argv: Sequence[str]) -> Iterable[tuple[Field, str, str]]:
+    """Yield the options in command-line arguments with the spelling used and the text of the value."""
+    return _Words(fields, argv).pairs()
 
 
 def read_texts(texts: Iterable[tuple[Field, str, str]]) -> dict[str, Given]:
