@@ -16,7 +16,6 @@ from tpx.options import (
     from_mapping,
     given,
     group,
-    inert_flags,
     nearest,
     option,
     required,
@@ -54,6 +53,7 @@ class Config:
     wordy: int = option(0, "words, by how often", "-w", counted=True)
     allow_http: bool = option(True, "serve HTTP")
     mode: Literal["none", "poll"] = option("none", "mode")
+    limits: Literal["off", "on"] = option("on", "limits")
     color: Color = option(Color.RED, "color", "--colour")
     place: Path | None = option(None, "place")
     limit: int | None = option(None, "limit")
@@ -233,6 +233,7 @@ def test_words_override_a_base_and_lists_replace_it() -> None:
         ("verbose", True, True),
         ("verbose", "off", False),
         ("mode", "poll", "poll"),
+        ("limits", False, "off"),  # YAML's `off`
         ("header", ["a", "b"], ("a", "b")),
         ("header", "a", ("a",)),
         ("header", [], ()),
@@ -268,11 +269,6 @@ def test_yaml_that_makes_no_sense_is_refused(values: dict[str, Any], message: st
     with pytest.raises(UsageError) as caught:
         from_mapping(Config, full, source="file.yaml")
     assert caught.value.message.startswith(message)
-
-
-def test_flags_that_change_nothing_are_known_once_each() -> None:
-    given = inert_flags(Config, ["--model=net", "--legacy=x", "-v", "--leg", "y"])
-    assert [field.flag for field in given] == ["--legacy"]
 
 
 def test_options_that_do_nothing_come_last() -> None:

@@ -1,4 +1,4 @@
-"""One option, one line: a dataclass field is the flag, the YAML key, the default and the help at once.
+"""One option, one line: a dataclass field is the flag, the key in a file, the default and the help at once.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class HttpSpec:
@@ -74,6 +74,10 @@ class Option:
     """True for common options, which the short help shows."""
     completes: Literal["", "models", "served models", "files"] = ""
     """Values that shell completion offers, if the type does not say it."""
+    setting: bool = True
+    """False for a flag that only says what this command shall do: neither a variable nor a key sets it."""
+    mask: Callable[[str], str] | None = None
+    """Hides the credentials in a value that is shown."""
 
 
 def option(default: T, help: str, *names: str, **more: Any) -> T:  # noqa: A002 (as Option has it)
@@ -146,6 +150,15 @@ def _strip_none(kind: object) -> object:
         rest = [a for a in get_args(kind) if a is not type(None)]
         return rest[0] if len(rest) == 1 else kind
     return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The value of an option, the text it was read from, and the flag, the variable or the file with it."""
+
+    value: Any
+    texts: tuple[str, ...]
+    place: str
 
 
 def fields_of(config: type) -> list[Field]:
@@ -234,8 +247,16 @@ def given_in_mapping(
 
     For an unknown key, UsageError suggests a similar field, or one of `others`.
     """
-    by_name = {f.name: f for f in fields_of(config)}
-    chosen: dict[str, Any] = {}
+    found = read_mapping(config, values, source=source, others=others)
+    return {name: given.value for name, given in found.items()}
+
+
+def read_mapping(
+    config: type, values: Mapping[str, Any], *, source: str, others: Iterable[str] = ()
+) -> dict[str, Given]:
+    """Return what `given_in_mapping` does, with the texts."""
+    by_name = {f.name: f for f in fields_of(config) if f.option.setting}
+    chosen: dict[str, Given] = {}
     for key, value in values.items():
         field = by_name.get(str(key).replace("-", "_"))
         if field is None:
@@ -244,17 +265,26 @@ def given_in_mapping(
             continue
         if field.option.read is not None:
             try:
-                chosen[field.name] = field.option.read(value)
+                chosen[field.name] = Given(field.option.read(value), (str(value),), source)
             except (ValueError, UsageError) as exc:
                 raise UsageError(f"{source}: {key}: {exc}") from exc
             continue
         items = value if isinstance(value, list | tuple) else [value]
         if len(items) != 1 and not field.repeatable:
             raise UsageError(f"{source}: {key} takes one value, got {len(items)}")
-        texts = [str(item).lower() if isinstance(item, bool) else str(item) for item in items]
+        texts = tuple(_spell(field, item) for item in items)
         converted = [_convert_text(field, text, f"{source}: {key}") for text in texts]
-        chosen[field.name] = _join_values(converted) if field.repeatable else converted[-1]
+        joined = _join_values(converted) if field.repeatable else converted[-1]
+        chosen[field.name] = Given(joined, texts, source)
     return chosen
+
+
+def _spell(field: Field, item: object) -> str:
+    """Return an item of YAML, in which `off` is false, as a word of the command line."""
+    if not isinstance(item, bool):
+        return str(item)
+    word = "on" if item else "off"
+    return word if word in get_args(field.item_type) else str(item).lower()
 
 
 def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, object] | None = None) -> C:
@@ -264,22 +294,32 @@ def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, object] |
 
 def given_in_argv(config: type, argv: Sequence[str]) -> dict[str, Any]:
     """Return the values in command-line arguments, by field."""
-    chosen: dict[str, Any] = {}
-    given: dict[str, list[object]] = {}
-    for field, name, text in _Words(fields_of(config), argv).pairs():
-        given.setdefault(field.name, []).append(_convert_text(field, text, name))
-        values: list[Any] = given[field.name]
+    return {name: given.value for name, given in read_argv(config, argv).items()}
+
+
+def read_argv(config: type, argv: Sequence[str]) -> dict[str, Given]:
+    """Return the options in command-line arguments, by field."""
+    return read_texts(texts_in_argv(fields_of(config), argv))
+
+
+def texts_in_argv(fields: Sequence[Field], argv: Sequence[str]) -> Iterable[tuple[Field, str, str]]:
+    """Yield the options in command-line arguments with the spelling used and the text of the value."""
+    return _Words(fields, argv).pairs()
+
+
+def read_texts(texts: Iterable[tuple[Field, str, str]]) -> dict[str, Given]:
+    """Return the options in texts, each with its field and the flag or variable that has it."""
+    chosen: dict[str, Given] = {}
+    given: dict[str, list[tuple[str, Any]]] = {}
+    for field, name, text in texts:
+        given.setdefault(field.name, []).append((text, _convert_text(field, text, name)))
+        values = [value for _, value in given[field.name]]
+        value = _join_values(values) if field.repeatable else values[-1]
         if field.option.counted:
-            chosen[field.name] = sum(values) if values[-1] else 0
-        else:
-            chosen[field.name] = _join_values(values) if field.repeatable else values[-1]
+            value = sum(values) if values[-1] else 0
+        written = tuple(text for text, _ in given[field.name])
+        chosen[field.name] = Given(value, written if field.repeatable else written[-1:], name)
     return chosen
-
-
-def inert_flags(config: type, argv: Sequence[str]) -> list[Field]:
-    """Return the given options that are accepted for compatibility only."""
-    given = {field.name: field for field, _, _ in _Words(fields_of(config), argv).pairs()}
-    return [field for field in given.values() if field.option.inert]
 
 
 def build(config: type[C], chosen: Mapping[str, object]) -> C:

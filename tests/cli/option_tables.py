@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args, get_origin
 
 from tpx.options import Field, fields_of
+from tpx.sources import variable_of
 
 BEGIN, END = "<!-- options: written by a test -->\n", "<!-- end of options -->\n"
 
@@ -31,7 +32,7 @@ def values_of(field: Field) -> str:
     return field.option.metavar
 
 
-def rows(config: type) -> Iterator[str]:
+def rows(config: type, command: str) -> Iterator[str]:
     """A table for each section."""
     fields = fields_of(config)
     sections = list(dict.fromkeys(field.section for field in fields))
@@ -42,20 +43,21 @@ def rows(config: type) -> Iterator[str]:
             continue
         if field.section != section:
             section = field.section
-            yield f"\n## {section}\n\n| option | default | |\n| --- | --- | --- |\n"
+            yield f"\n## {section}\n\n| option | variable | default | |\n| --- | --- | --- | --- |\n"
         names = ", ".join(f"`{name}`" for name in field.spellings)
         values = values_of(field).replace("|", "\\|")
         words = option.help.replace("|", "\\|") + ("; no effect" if option.inert else "")
         default = f"`{default_of(field)}`" if default_of(field) else ""
-        yield f"| {names}{f' `{values}`' if values else ''} | {default} | {words} |\n"
+        variable = f"`{variable_of(command, field)}`" if option.setting else ""
+        yield f"| {names}{f' `{values}`' if values else ''} | {variable} | {default} | {words} |\n"
 
 
-def check_page(page: Path, config: type, test: str) -> None:
+def check_page(page: Path, config: type, command: str, test: str) -> None:
     """The page has every option as it is; TPX_WRITE_DOCS=1 writes it anew."""
     text = page.read_text(encoding="utf-8")
     start, _, rest = text.partition(BEGIN)
     shown, _, end = rest.partition(END)
-    table = "".join(rows(config)) + "\n"
+    table = "".join(rows(config, command)) + "\n"
     if os.environ.get("TPX_WRITE_DOCS"):
         page.write_text(start + BEGIN + table + END + end, encoding="utf-8")
         shown = table

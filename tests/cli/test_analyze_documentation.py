@@ -13,7 +13,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_page_has_every_option_as_it_is() -> None:
-    check_page(DOCS / "reference" / "analyze.md", ProfileSpec, "tests/cli/test_analyze_documentation.py")
+    check_page(
+        DOCS / "reference" / "analyze.md", ProfileSpec, "analyze", "tests/cli/test_analyze_documentation.py"
+    )
 
 
 def test_the_page_has_every_command() -> None:

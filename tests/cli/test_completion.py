@@ -1,13 +1,15 @@
 """Completion: what each shell is told, by the scripts that it is given."""
 
+import os
+import pty
+import re
 import shutil
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.child import environment
 from tests.serving.live import serving
 from tests.serving.onnx_files import doubling, write_model
 from tpx.cli.completion import candidates
@@ -97,21 +99,59 @@ def test_an_unknown_shell_is_refused_with_those_that_are_known(
     assert "bash, zsh, fish" in err
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+SHELLS = {
+    "bash": (["bash", "--norc"], "source <(tpx --show-completion bash)"),
+    "zsh": (["zsh", "-f"], 'autoload -Uz compinit; compinit -u; eval "$(tpx --show-completion zsh)"'),
+    "fish": (["fish", "--no-config"], "tpx --show-completion fish | source"),
+}
+_ESCAPES = re.compile(rb"\x1b\][^\x07]*\x07|\x1b\[[0-9;?]*[A-Za-z]|\x1b\(.|\x1b.|[\x08\r]")
+
+
+class Shell:
+    """A shell on a terminal, in which tpx is completed."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        words, setup = SHELLS[name]
+        variables = {"PATH": f"{home}:/usr/bin:/bin", "HOME": str(home), "TERM": "xterm", "PYTHONPATH": "."}
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            os.execvpe(words[0], words, variables)
+        self.type(f"{setup}; echo rea''dy\n")
+        self.read_until(b"\nready")
+
+    def type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def read_until(self, expected: bytes) -> None:
+        """Read what the shell shows, without its movements of the cursor; the test's timeout ends it."""
+        shown = b""
+        while expected not in _ESCAPES.sub(b"", shown):
+            piece = os.read(self._terminal, 65536)
+            if re.search(rb"\x1b\[0?c", piece):  # fish asks what the terminal is
+                self.type("\x1b[?62;c")
+            shown += piece
+
+    def close(self) -> None:
+        os.close(self._terminal)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", SHELLS)
+def test_a_shell_completes_with_the_script(name: str, tmp_path: Path) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"no {name} (Debian: {name})")
     command = tmp_path / "tpx"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tpx "$@"\n')
+    command.write_text(f'#!/bin/sh\ncd {Path.cwd()}\nexec {sys.executable} -m tpx "$@"\n')
     command.chmod(0o755)
-    script = """
-    PATH=$1:$PATH; source <(tpx --show-completion bash)
-    COMP_WORDS=(tpx analyze p); COMP_CWORD=2; _tpx_completion tpx; echo "${COMPREPLY[@]}"
-    """
-    done = subprocess.run(
-        ["bash", "--norc", "-c", script, "bash", str(tmp_path)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.split() == ["profile", "plan"]
+    shell = Shell(name, tmp_path)
+    try:
+        for typed, completed in (
+            ("tpx analyze prof\t", b"tpx analyze profile "),
+            ("--run-config-search-mode=bru\t", b"--run-config-search-mode=brute"),
+        ):
+            shell.type(typed)
+            shell.read_until(completed)
+    finally:
+        shell.close()

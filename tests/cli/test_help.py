@@ -37,7 +37,7 @@ def test_every_section_is_there(page: str) -> None:
 
 
 def test_defaults_are_told_and_switches_say_how_to_turn_them_off(page: str) -> None:
-    assert "[default: 8000]" in page
+    assert "default: 8000; 0<=x<=65535]" in page
     assert "--no-exit-on-error" in page
     assert "none|low|medium|high" in page
 

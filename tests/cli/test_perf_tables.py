@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "perf.md"
 
 
 def test_the_page_has_every_option_as_it_is() -> None:
-    check_page(PAGE, PerfWords, "tests/cli/test_perf_tables.py")
+    check_page(PAGE, PerfWords, "perf", "tests/cli/test_perf_tables.py")
 
 
 def test_the_page_names_what_is_refused() -> None:

@@ -75,6 +75,41 @@ def test_a_wrong_command_line_is_told_what_is_wrong(
     assert "Traceback" not in err
 
 
+def test_variables_are_options_but_not_those_of_kubernetes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TPX_SERVE_MODEL_REPOSITORY", "/nowhere/models")
+    monkeypatch.setenv("TPX_SERVE_HTTP_THREAD_COUNT", "9")
+    monkeypatch.setenv("TPX_SERVE_METRIC_PORT", "9")
+    monkeypatch.setenv("TPX_SERVE_GRPC_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("TPX_SERVE_PORT", "tcp://10.0.0.1:80")
+    assert main(ANY_PORTS) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "Warning: unknown environment variable 'TPX_SERVE_METRIC_PORT' (did you mean "
+        "'TPX_SERVE_METRICS_PORT'?)",
+        "Warning: TPX_SERVE_GRPC_PORT=tcp://10.0.0.1:80 is ignored: Kubernetes sets it for a Service of that "
+        "name",
+        "Warning: '--http-thread-count' has no effect: one event loop serves all connections",
+        "error: creating server: Invalid argument - cannot read model repository '/nowhere/models': No such "
+        "file or directory",
+    ]
+
+
+def test_a_shown_configuration_is_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "serve.toml").write_text('http_restricted_api = ["inference:X-Key=abc"]\n', encoding="utf-8")
+    monkeypatch.setenv("TPX_SERVE_OPENAI_RESTRICTED_API", "inference:X-Key=abc\nhealth:X-Key=env:KEY")
+    assert main(["-f", str(tmp_path / "serve.toml"), "--http-port=9000", "--show-config"]) == 0
+    out = capsys.readouterr().out
+    shown = {line.partition("  # ")[0].strip(): line.rpartition("# ")[2] for line in out.splitlines()}
+    assert shown["http_port: 9000"] == "--http-port"
+    assert shown["# grpc_port: 8001"] == "default"
+    assert shown["# http_restricted_api: ['inference:X-Key=***']"] == str(tmp_path / "serve.toml")
+    keys = "['inference:X-Key=***', 'health:X-Key=env:KEY']"
+    assert shown[f"# openai_restricted_api: {keys}"] == "TPX_SERVE_OPENAI_RESTRICTED_API"
+
+
 def test_certificates_are_missed_before_models_are_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

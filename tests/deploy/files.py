@@ -1,5 +1,6 @@
 """The files of deploy/, and what they say."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,9 @@ def load(name: str) -> Any:
     """The one document of a file below deploy/."""
     [found] = documents((DEPLOY / name).read_text("utf-8"))
     return found
+
+
+def image_variables(containerfile: str) -> dict[str, str]:
+    """The options of tpx serve that a container image sets."""
+    text = (DEPLOY / containerfile).read_text("utf-8")
+    return dict(re.findall(r"\b(TPX_SERVE_\w+)=(\S+)", text))

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.deploy.files import DEPLOY, documents
-from tpx.options import from_argv
-from tpx.serving.options import ServeConfig
+from tpx.options import build
+from tpx.serving.options import ServeWords
+from tpx.sources import collect, doubtful_variables, values_of
 
 helm = pytest.importorskip("helm_python", reason="no Helm here: pip install 'tpx[deploy]'")
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="pip install 'tpx[deploy]'")
@@ -51,6 +52,10 @@ def pod(manifests: Mapping[str, Any]) -> Any:
     return workload["spec"]["template"]["spec"]
 
 
+def variables_of(container: Mapping[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
 @pytest.mark.parametrize("values", SETTINGS.values(), ids=SETTINGS)
 def test_helm_has_nothing_to_complain_of(values: dict[str, Any]) -> None:
     found = helm.lint(CHART, values, strict=True)
@@ -73,7 +78,12 @@ def test_the_server_takes_its_options(values: dict[str, Any]) -> None:
     [container] = pod(rendered(values))["containers"]
     command, *options = container["args"]
     assert command == "serve"
-    assert from_argv(ServeConfig, options).repository.model_repository
+    variables = variables_of(container)
+    assert list(doubtful_variables("serve", variables, ServeWords)) == []
+    config = build(ServeWords, values_of(collect(ServeWords, options, "serve", variables))).server
+    assert config.repository.model_repository
+    assert config.http.http_use_ssl == config.grpc.grpc_use_ssl == ("tls" in values)
+    assert config.metrics.metrics_config == ("histogram_latencies=true",)
 
 
 @pytest.mark.parametrize("values", SETTINGS.values(), ids=SETTINGS)
@@ -89,10 +99,29 @@ def test_a_pod_has_no_rights(values: dict[str, Any]) -> None:
     }
 
 
+def test_options_are_variables_that_replace_those_of_the_chart() -> None:
+    options = {
+        "model-control-mode": "poll",
+        "max_inflated_bytes": 2_000_000_000,
+        "allow-metrics": False,
+        "backend_config": ["onnxruntime,a=1", "b=2"],
+        "http-address": "127.0.0.1",
+    }
+    spec = pod(rendered({**VOLUME, "options": options}))
+    variables = variables_of(spec["containers"][0])
+    assert variables["TPX_SERVE_MAX_INFLATED_BYTES"] == "2000000000"
+    assert variables["TPX_SERVE_HTTP_ADDRESS"] == "127.0.0.1"
+    config = build(ServeWords, values_of(collect(ServeWords, [], "serve", variables))).server
+    assert (config.repository.model_control_mode, config.metrics.allow_metrics) == ("poll", False)
+    assert config.repository.backend_config == ("onnxruntime,a=1", "b=2")
+    assert spec["enableServiceLinks"] is False
+
+
 def test_a_pod_has_time_to_drain() -> None:
     spec = pod(rendered({**VOLUME, "drainSeconds": 40, "exitSeconds": 50, "preStopSeconds": 7}))
     [container] = spec["containers"]
-    assert {"--drain-secs=40", "--exit-timeout-secs=50"} <= set(container["args"])
+    variables = variables_of(container)
+    assert (variables["TPX_SERVE_DRAIN_SECS"], variables["TPX_SERVE_EXIT_TIMEOUT_SECS"]) == ("40", "50")
     assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "7"]
     assert spec["terminationGracePeriodSeconds"] > 40 + 50 + 7
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.files import DEPLOY, LOOPBACK_UP, load
+from tests.deploy.files import DEPLOY, LOOPBACK_UP, image_variables, load
 from tests.e2e.child import environment
 from tests.serving.onnx_files import write_model
 
@@ -39,8 +39,12 @@ def test_prometheus_scrapes_tpx_by_the_names_of_the_services(tmp_path: Path) -> 
     assert target == "/etc/prometheus"  # where the image looks for prometheus.yml
     config = (DEPLOY / source).resolve() / "prometheus.yml"
     models = SERVICES["tpx"]["volumes"][0].rpartition("}:")[2].removesuffix(":ro")
+    assert SERVICES["tpx"]["environment"]["TPX_SERVE_MODEL_REPOSITORY"] == models
     words = {
-        "SERVE": " ".join(SERVICES["tpx"]["command"]).replace(models, str(tmp_path / "models")),
+        **image_variables("Containerfile"),
+        **SERVICES["tpx"]["environment"],
+        "TPX_SERVE_MODEL_REPOSITORY": str(tmp_path / "models"),
+        "SERVE": " ".join(SERVICES["tpx"]["command"]),
         "PROMETHEUS": f"--config.file={config} --storage.tsdb.path={tmp_path / 'data'}",
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
     }

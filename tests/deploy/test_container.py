@@ -33,7 +33,7 @@ mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --bind -o ro "$models" "$root/models"
-exec chroot --userspec=65532:65532 "$root" env -i PATH=/opt/tpx/bin:/usr/bin:/bin "$@"
+exec chroot --userspec=65532:65532 "$root" env -i "$@"
 """
 
 
@@ -66,7 +66,14 @@ def test_the_image_is_as_it_is_written(config: Any) -> None:
 def test_it_serves_without_rights_and_drains(config: Any, root: str, tmp_path: Path) -> None:
     write_model(tmp_path, "net", None, None)
     tmp_path.chmod(0o755)
-    words = [*config["Entrypoint"], *config["Cmd"], "--http-port=0", "--grpc-port=0", "--metrics-port=0"]
+    words = [
+        *config["Env"],
+        *config["Entrypoint"],
+        *config["Cmd"],
+        "--http-port=0",
+        "--grpc-port=0",
+        "--metrics-port=0",
+    ]
     command = ["unshare", "-m", "sh", "-ec", START, "sh", root, str(tmp_path), *words, "--drain-secs=2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         assert server.stdout is not None

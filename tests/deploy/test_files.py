@@ -5,18 +5,19 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.deploy.files import DEPLOY, ROOT, load
+from tests.deploy.files import DEPLOY, ROOT, image_variables, load
 from tpx import __version__
 from tpx.cluster.spec import read_spec
-from tpx.options import from_argv
-from tpx.serving.options import ServeConfig
+from tpx.options import build
+from tpx.serving.options import ServeConfig, ServeWords
+from tpx.sources import collect, doubtful_variables, values_of
 
 CHECKER = Path(sys.executable).with_name("check-jsonschema")
 UNIT = (DEPLOY / "systemd" / "tpx.service").read_text("utf-8")
@@ -28,26 +29,38 @@ def _containerfile(name: str) -> list[str]:
     return re.findall(r'"([^"]+)"', words[1])
 
 
-def _unit() -> list[str]:
+def _unit() -> tuple[list[str], dict[str, str]]:
     command = re.search(r"^ExecStart=/opt/tpx/bin/tpx (.+) \$TPX_OPTIONS$", UNIT, re.MULTILINE)
+    variables = re.search(r"^Environment=(.+)$", UNIT, re.MULTILINE)
     assert command is not None
-    return command[1].split()
+    assert variables is not None
+    return command[1].split(), dict(each.split("=", 1) for each in variables[1].split())
 
 
-COMMANDS = {
-    "Containerfile": _containerfile("Containerfile"),
-    "Containerfile.gpu": _containerfile("Containerfile.gpu"),
-    "compose": load("compose.yaml")["services"]["tpx"]["command"],
-    "KServe": load("kserve/clusterservingruntime.yaml")["spec"]["containers"][0]["args"],
+COMPOSED = load("compose.yaml")["services"]["tpx"]
+COMMANDS: Mapping[str, tuple[Sequence[str], Mapping[str, str]]] = {
+    "Containerfile": (_containerfile("Containerfile"), image_variables("Containerfile")),
+    "Containerfile.gpu": (_containerfile("Containerfile.gpu"), image_variables("Containerfile.gpu")),
+    "compose": (COMPOSED["command"], image_variables("Containerfile") | COMPOSED["environment"]),
+    "KServe": (load("kserve/clusterservingruntime.yaml")["spec"]["containers"][0]["args"], {}),
     "systemd": _unit(),
 }
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_tpx_takes_the_command(words: Sequence[str]) -> None:
-    command, *options = words
+def _config(name: str) -> ServeConfig:
+    """The options of a server that is started as this file says."""
+    (command, *options), variables = COMMANDS[name]
     assert command == "serve"
-    assert from_argv(ServeConfig, options).repository.model_repository
+    assert list(doubtful_variables("serve", variables, ServeWords)) == []
+    return build(ServeWords, values_of(collect(ServeWords, options, "serve", variables))).server
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_tpx_takes_the_command(name: str) -> None:
+    config = _config(name)
+    assert config.repository.model_repository
+    listens = "127.0.0.1" if name == "systemd" else "0.0.0.0"
+    assert (config.http.http_address, config.grpc.grpc_address) == (listens, listens)
 
 
 def test_there_is_one_version() -> None:
@@ -70,17 +83,17 @@ def test_every_python_that_is_promised_is_tested() -> None:
 
 
 def test_time_to_stop_is_longer_than_the_drain() -> None:
-    def drain(words: Sequence[str]) -> int:
-        return from_argv(ServeConfig, words[1:]).server.drain_secs
+    def drain(name: str) -> int:
+        return _config(name).server.drain_secs
 
     exit_s = ServeConfig().server.exit_timeout_secs
     grace = load("compose.yaml")["services"]["tpx"]["stop_grace_period"]
-    assert int(grace.removesuffix("s")) > drain(COMMANDS["compose"]) + exit_s
+    assert int(grace.removesuffix("s")) > drain("compose") + exit_s
     stop = re.search(r"^TimeoutStopSec=(\d+)$", UNIT, re.MULTILINE)
     assert stop is not None
-    assert int(stop[1]) > drain(COMMANDS["systemd"]) + exit_s
+    assert int(stop[1]) > drain("systemd") + exit_s
     predictor = load("kserve/inferenceservice.yaml")["spec"]["predictor"]
-    assert predictor["terminationGracePeriodSeconds"] > drain(COMMANDS["KServe"]) + exit_s
+    assert predictor["terminationGracePeriodSeconds"] > drain("KServe") + exit_s
 
 
 def test_both_containerfiles_differ_in_little() -> None:

@@ -33,7 +33,7 @@ NOT_HERE = {
     "helm ": "no Kubernetes; tests/deploy/test_chart.py renders the chart with these values",
     "kubectl ": "no Kubernetes; `make test-kserve` checks the files",
     "cp deploy/systemd": "no systemd; tests/deploy/test_files.py verifies the unit",
-    "echo 'TPX_OPTIONS": "as above",
+    "printf '%s\\n' TPX_SERVE_HTTP_ADDRESS": "as above",
     "systemctl ": "as above",
     "journalctl ": "as above",
     "python3 -m venv /opt": "needs a package index; `make dist` installs the wheel",
@@ -84,6 +84,7 @@ SETUP = {
     "perf/services.md": f"{SERVE}; {CERTIFICATE}; also tests.e2e.other_services; "
     f"{SECOND.replace('9000', '8443')} "
     "--http-use-ssl --http-server-cert server.crt --http-server-key server.key",
+    "reference/configuration.md": "",
     "production/containers.md": "",
     "production/kubernetes.md": "",
     "production/systemd.md": "",

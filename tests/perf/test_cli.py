@@ -80,10 +80,15 @@ def test_the_exit_status_says_how_it_ended(result: Report, status: int) -> None:
     assert exit_status(result) == status
 
 
-def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_results_go_to_stdout_and_into_the_files(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = ["-f", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
+    (tmp_path / "perf.yaml").write_text("concurrency_range: '1:2'\nurl: nowhere:1\n", encoding="utf-8")
+    monkeypatch.setenv("TPX_PERF_HEADER", "Authorization: Bearer x")
     with http_server(Behaviour()) as url:
-        status = main([*QUICK, "-u", url, "--concurrency-range", "1:2", *files])
+        monkeypatch.setenv("TPX_PERF_URL", url)
+        status = main([*QUICK, "--config-file", str(tmp_path / "perf.yaml"), *files])
     out, err = capfd.readouterr()
     told = [line for line in err.splitlines() if not line.startswith("WARNING: Measurement")]
     assert (status, told) == (0, [f"Wrote {tmp_path / 'a.csv'}, {tmp_path / 'a.json'}"])
@@ -93,7 +98,38 @@ def test_results_go_to_stdout_and_into_the_files(tmp_path: Path, capfd: pytest.C
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 3
     document = json.loads((tmp_path / "a.json").read_text())
     assert [level["value"] for level in document["levels"]] == [1, 2]
-    assert document["argv"][:2] == ["-m", "net"]
+    # with those of the variables and the file: they repeat the run
+    added = ["--concurrency-range=1:2", f"--url={url}", "--header=Authorization:***"]
+    assert sorted(document["argv"][:3]) == sorted(added)
+    assert document["argv"][3:5] == ["-m", "net"]
+
+
+def test_a_shown_configuration_is_no_run(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPX_PERF_URL", "http://me:secret@localhost:1")
+    monkeypatch.setenv("TPX_PERF_HEADER", "X-Api-Key: secret\nX-Tag: a")
+    assert main(["-m", "net", "--percentile=95", "--show-config"]) == 0
+    out, err = capfd.readouterr()
+    shown = {line.partition("  # ")[0].strip(): line.rpartition("# ")[2] for line in out.splitlines()}
+    assert shown["model: net"] == "-m"
+    assert shown["percentile: 95.0"] == "--percentile"
+    assert shown["# url: http://***@localhost:1"] == "TPX_PERF_URL"
+    assert shown["# header: ['X-Api-Key:***', 'X-Tag: a']"] == "TPX_PERF_HEADER"
+    assert ("secret" in out, err) == (False, "")
+    assert main(["--show-config"]) == 99
+    assert "# model: ''" in capfd.readouterr().out
+
+
+def test_an_unknown_variable_is_a_warning(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TPX_PERF_CONCURENCY_RANGE", "2")
+    main(["-m", "net", "-u", "localhost:1"])
+    assert capfd.readouterr().err.startswith(
+        "Warning: unknown environment variable 'TPX_PERF_CONCURENCY_RANGE' (did you mean "
+        "'TPX_PERF_CONCURRENCY_RANGE'?)\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Reader(Protocol):
 
 def doctor(argv: Sequence[str]) -> int:
     """`tpx analyze doctor`, with the options of `profile`; return 1 if something would stop the run."""
-    config = merge_options(argv)
+    config = merge_options(argv, os.environ)
     with Console(stderr=True).status("Checking what the run needs"):
         options = Check("options", OK, "they go together")
         if _lacks_repository(config):

@@ -2,6 +2,7 @@
 these.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from tpx.analyzer.verdict import plural
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import nearest, option
+from tpx.sources import config_file, doubtful_variables
 
 _RUN = "Run"
 _WHAT = "Reports"
@@ -63,9 +65,7 @@ def _parse_plot(name: str, value: Any) -> Plot:
 class ReportConfig:
     """Run, configurations and formats to report."""
 
-    config_file: Path | None = option(
-        None, "YAML file with these options as keys", "-f", section=_RUN, metavar="FILE"
-    )
+    config_file: Path | None = config_file("-f", section=_RUN)
     export_path: Path = option(
         Path(), "export path of the run; its reports are written there too", "-e", section=_RUN, metavar="DIR"
     )
@@ -187,8 +187,8 @@ class RollbackConfig:
 
 def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
     """Return the options of a run; warn on stderr about each that has no effect."""
-    config = read_options(argv)
-    for line in config.warnings:
+    config = read_options(argv, os.environ)
+    for line in (*doubtful_variables("analyze", os.environ, ProfileSpec, ReportConfig), *config.warnings):
         complain(f"warning: {line}")
     return config
 

@@ -3,6 +3,7 @@
 `tpx analyze compare A B`: the differences between two runs, and an exit code for CI.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from tpx.analyzer.comparison import AnalysisComparison, compare_runs
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.file import given_in_file
+from tpx.analyzer.options.file import FORMER
 from tpx.analyzer.options.measuring import CONFIGURATIONS, ProfileOutputSpec, results_in
 from tpx.analyzer.reports.detail import build_detail, detail_path
 from tpx.analyzer.reports.files import write_reports
@@ -21,12 +22,13 @@ from tpx.analyzer.results.run import Run
 from tpx.cli.analyze_options import ENDINGS, ReportConfig, journal_of, show_written
 from tpx.cli.comparing import AnalyzeCompareConfig, named_runs, report_comparison, sides
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, from_argv, given_in_argv, nearest
+from tpx.options import build, fields_of, from_argv, nearest
 from tpx.perf.compare import difference_json
 from tpx.perf.report.comparison import Against, Compared
 from tpx.report.files import write_text
 from tpx.report.html import render
 from tpx.report.pdf import require_typst, write_pdf
+from tpx.sources import read_file, read_flags, values_of
 
 
 def report(argv: Sequence[str]) -> int:
@@ -54,10 +56,11 @@ def _make_view(run: Run, config: ReportConfig) -> ReportView:
 
 
 def _read_options(argv: Sequence[str]) -> ReportConfig:
-    given = given_in_argv(ReportConfig, argv)
+    given = values_of(read_flags(ReportConfig, argv, "analyze", os.environ))
     others = {field.name for field in fields_of(ProfileSpec)}  # both commands may share one file
     others -= {field.name for field in fields_of(ReportConfig)}
-    return build(ReportConfig, {**given_in_file(ReportConfig, given.get("config_file"), others), **given})
+    in_file = read_file(ReportConfig, given.get("config_file"), others, FORMER)
+    return build(ReportConfig, {**values_of(in_file), **given})
 
 
 def _select_variant(run: Run, name: str) -> Run:

@@ -1,28 +1,25 @@
-"""Shell completion of commands, options, choices, and model names, from the tables of the help.
-
-click provides the scripts of the shells and their protocol; candidates are computed here, because
-options follow getopt's rules.
-"""
+"""Shell completion of commands, options, choices, and model names, by click."""
 
 import http.client
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
-from tpx.cli.commands import COMMANDS, Exit, below, command_of
-from tpx.cli.help import choices_of, options_of
+from tpx.cli.commands import COMMANDS, Exit, command_of
+from tpx.cli.help import CommandNode, options_of
 from tpx.cli.messages import complain
-from tpx.options import Field, nearest
+from tpx.options import nearest
 
 VARIABLE = "_TPX_COMPLETE"
 ASKING_S = 0.2
 """Timeout for asking a server for its models."""
-_PLACES = ("FILE", "PATH", "DIR")
 _SHELLS = ("bash", "zsh", "fish")
 _FILES = {
     "bash": (".local/share/tpx/completion.bash", ".bashrc", 'source "{path}"'),
@@ -79,97 +76,50 @@ def _make_shell_completion(name: str) -> ShellComplete:
 
     class Ours(kind):  # type: ignore[valid-type, misc]
         def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-            return list(candidates(args, incomplete))
+            return candidates(args, incomplete)
 
     made: ShellComplete = Ours(click.Command("tpx"), {}, "tpx", VARIABLE)
     return made
 
 
-def candidates(args: Sequence[str], incomplete: str) -> Iterator[CompletionItem]:
-    """Yield completions of the incomplete word after these arguments."""
-    words, incomplete, lead = _split_value(args, incomplete)
+def candidates(args: Sequence[str], incomplete: str) -> list[CompletionItem]:
+    """Return completions of the incomplete word after these arguments."""
+    words, name, equals = list(args), "", ""
+    if words[-1:] == ["="]:  # bash splits --name=value into three words
+        words.pop()
+    elif incomplete.startswith("--"):  # zsh and fish do not, and replace all of it
+        name, equals, _ = incomplete.partition("=")
     path = command_of(words)
-    fields = options_of(COMMANDS[path]) if path in COMMANDS else []
-    by_spelling = {name: field for field in fields for name in field.spellings}
-    before = by_spelling.get(words[-1]) if words else None
-    if before is not None and not before.is_switch:
-        yield from _complete_value(before, fields, words, incomplete, lead)
-    elif incomplete.startswith("-"):
-        yield from _complete_flag(path, fields, incomplete)
-    else:
-        if len(words) == len(path):
-            for name in below(path):
-                if name.startswith(incomplete):
-                    yield CompletionItem(name, help=COMMANDS[(*path, name)].summary)
-        for field in fields:
-            if field.option.positional:
-                yield from _complete_value(field, fields, words, incomplete, lead)
+    node = CommandNode(path, options_of(COMMANDS[path]) if path else (), completes=_MODELS)
+    found = ShellComplete(node, {}, "tpx", VARIABLE).get_completions(words[len(path) :], incomplete)
+    for item in found:
+        if equals and item.type == "plain":
+            item.value = f"{name}={item.value}"
+    return found
 
 
-def _split_value(args: Sequence[str], incomplete: str) -> tuple[list[str], str, str]:
-    """Split --name=value: the arguments before the value, the partial value, and the prefix before it."""
-    words = list(args)
-    if words[-1:] == ["="]:  # bash splits it into three words
-        return words[:-1], incomplete, ""
-    if incomplete == "=":
-        return words, "", ""
-    if incomplete.startswith("--") and "=" in incomplete:
-        name, _, value = incomplete.partition("=")
-        return [*words, name], value, f"{name}="
-    return words, incomplete, ""
+def _complete_models(
+    find: Callable[[Mapping[str, Any]], list[str]],
+    context: click.Context,
+    parameter: click.Parameter,
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Return the names of models; in a list, those that may follow its last comma."""
+    head, comma, tail = incomplete.rpartition(",") if parameter.multiple else ("", "", incomplete)
+    names = find(context.params)
+    return [CompletionItem(f"{head}{comma}{name}") for name in names if name.startswith(tail)]
 
 
-def _complete_flag(
-    path: tuple[str, ...], fields: Sequence[Field], incomplete: str
-) -> Iterator[CompletionItem]:
-    help_texts = {field.flag: field.option.help for field in fields if not field.option.positional}
-    help_texts |= {"--help": "the options that most people use"}
-    help_texts |= {"--help-all": "all options"} if path else {"--version": "print the version"}
-    for name, help_ in help_texts.items():
-        if name.startswith(incomplete):
-            yield CompletionItem(name, help=help_)
-
-
-def _complete_value(
-    field: Field, fields: Sequence[Field], words: Sequence[str], incomplete: str, lead: str
-) -> Iterator[CompletionItem]:
-    """Return the values that an option accepts: choices, models, or files."""
-    found = choices_of(field)
-    head, comma, tail = "", "", incomplete
-    if field.option.completes in _NAMES:
-        if field.repeatable:
-            head, comma, tail = incomplete.rpartition(",")
-        found = _NAMES[field.option.completes](fields, words)
-    elif field.item_type is Path or field.option.completes == "files" or field.option.metavar in _PLACES:
-        yield CompletionItem(incomplete, type="file")
-        return
-    for name in found:
-        if name.startswith(tail):
-            yield CompletionItem(f"{lead}{head}{comma}{name}")
-
-
-def _find_value(fields: Sequence[Field], words: Sequence[str], name: str) -> str | None:
-    """Return the last value that the words give an option."""
-    spellings = next((field.spellings for field in fields if field.name == name), ())
-    value = None
-    for word, behind in zip(words, [*words[1:], ""], strict=True):
-        flag, equals, text = word.partition("=")
-        if flag in spellings:
-            value = text if equals else behind
-    return value
-
-
-def _list_repository_models(fields: Sequence[Field], words: Sequence[str]) -> list[str]:
-    directory = Path(_find_value(fields, words, "model_repository") or "models")
+def _list_repository_models(params: Mapping[str, Any]) -> list[str]:
+    directory = Path(params.get("model_repository") or "models")
     try:
         return sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and entry.name[0] != ".")
     except OSError:
         return []
 
 
-def _list_server_models(fields: Sequence[Field], words: Sequence[str]) -> list[str]:
-    url = _find_value(fields, words, "url") or "localhost:8000"
-    host = url.removeprefix("http://").partition("/")[0]
+def _list_server_models(params: Mapping[str, Any]) -> list[str]:
+    host = (params.get("url") or "localhost:8000").removeprefix("http://").partition("/")[0]
     try:
         with closing(http.client.HTTPConnection(host, timeout=ASKING_S)) as connection:
             connection.request("POST", "/v2/repository/index", b"{}")
@@ -179,7 +129,7 @@ def _list_server_models(fields: Sequence[Field], words: Sequence[str]) -> list[s
         return []
 
 
-_NAMES: dict[str, Callable[[Sequence[Field], Sequence[str]], list[str]]] = {
-    "models": _list_repository_models,
-    "served models": _list_server_models,
+_MODELS = {
+    "models": partial(_complete_models, _list_repository_models),
+    "served models": partial(_complete_models, _list_server_models),
 }

@@ -1,4 +1,4 @@
-"""`--help`: pages generated from the table of commands and the options of their config dataclasses.
+"""Commands and options as click's: their help pages, and what completion offers.
 
 `--help` shows the common options, `--help-all` all of them, and `--help WORD` those of a section, or
 those whose name or text contains the word.
@@ -7,29 +7,39 @@ those whose name or text contains the word.
 import os
 import shutil
 import sys
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from click.shell_completion import CompletionItem
 
 from tpx.cli.commands import COMMANDS, MEANINGS, Command, Exit, below
 from tpx.cli.messages import complain
-from tpx.options import Field, fields_of, nearest
+from tpx.errors import UsageError
+from tpx.options import Field, fields_of, nearest, texts_in_argv
 
 PURPOSE = "Serve models, measure how fast they are served, find the configuration that serves them best."
 COLUMN_SHARE = 0.4
 COLUMN_MOST = 40
 WIDTH_LEAST = 40
-_BOLD, _CYAN, _PLAIN = "\033[1m", "\033[36m", "\033[0m"
+WITH_VARIABLES = {
+    ("serve",),
+    ("perf",),
+    *(("analyze", name) for name in ("profile", "plan", "doctor", "report")),
+}
+"""Commands that read environment variables."""
+PLACES = ("FILE", "PATH", "DIR")
 
 Row = tuple[str, str]
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
 def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
     """Print the help of a command or group; return 1 if nothing matches the topic."""
-    page = _Page()
     fields = options_of(COMMANDS[path]) if path in COMMANDS else []
     if topic:
         fields = _find_options(fields, topic)
@@ -38,14 +48,15 @@ def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
             return Exit.FAILED
     elif not whole:
         fields = [field for field in fields if field.option.common] or fields
-    page.usage(path)
+    page = _Page()
+    page.usage(path, options_of(COMMANDS[path]) if path in COMMANDS else [])
     if path not in COMMANDS:
         page.text(PURPOSE)
     elif not topic:
         command = COMMANDS[path]
         page.text(command.summary, command.details)
         page.examples(command.examples)
-    page.options(fields)
+    page.options(CommandNode(path, fields, variables=whole or bool(topic)))
     if not topic:
         page.rows(
             "Commands", [(" ".join(words[len(path) :]), each.summary) for words, each in _iter_commands(path)]
@@ -55,7 +66,7 @@ def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
         elif COMMANDS[path].config:
             page.rows("Exit codes", [(str(code.value), MEANINGS[code]) for code in COMMANDS[path].exits])
     page.text(_describe_hidden_options(path, shown=len(fields)))
-    print("\n".join(page.lines))
+    print(page.getvalue())
     return Exit.OK
 
 
@@ -65,6 +76,78 @@ _ROOT_OPTIONS: list[Row] = [
     ("--show-completion [SHELL]", "print the completion script instead"),
     ("-h, --help", "show this help"),
 ]
+
+
+class CommandNode(click.Group):
+    """A command with these options; those below it by name and summary only, since they import much."""
+
+    def __init__(
+        self,
+        path: tuple[str, ...],
+        fields: Sequence[Field],
+        *,
+        variables: bool = False,
+        completes: Mapping[str, Complete] | None = None,
+    ) -> None:
+        """Make the command at a path; `completes` offers the values of an option by its Option.completes."""
+        named = {name: click.Command(name, short_help=COMMANDS[*path, name].summary) for name in below(path)}
+        extra = ("--help-all", "all options") if path else ("--version", "print the version")
+        super().__init__(
+            " ".join(("tpx", *path)),
+            commands=named,
+            params=[
+                *(_make_parameter(field, variables, completes or {}) for field in fields),
+                click.Option([extra[0]], is_flag=True, help=extra[1]),
+            ],
+        )
+        self.fields = fields
+        self.prefix = f"TPX_{path[0].upper()}" if path in WITH_VARIABLES else None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (as click has it)
+        """Return the names in the order of the table."""
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give the context the values before an incomplete word, by getopt's rules instead of click's."""
+        super().parse_args(ctx, [])
+        with suppress(UsageError):
+            for field, _, text in texts_in_argv(self.fields, args):
+                ctx.params[field.name] = text
+        return []
+
+
+def _make_parameter(field: Field, variables: bool, completes: Mapping[str, Complete]) -> click.Parameter:
+    known, default = field.option, field.default
+    more: dict[str, Any] = {"shell_complete": completes.get(known.completes)}
+    if not field.is_switch:
+        more |= {"metavar": _metavar_of(field), "type": _type_of(field)}
+    if known.positional:
+        return click.Argument([field.name], nargs=-1 if field.repeatable else 1, **more)
+    negation = f"/--no-{field.flag[2:]}" if field.is_switch and default is True else ""
+    return click.Option(
+        [field.name, field.flag + negation, *known.names],
+        is_flag=field.is_switch,
+        multiple=field.repeatable,
+        required=default is MISSING,
+        default=None if default in (MISSING, "", ()) else default,
+        show_default=known.default_text or not field.is_switch,
+        show_envvar=variables and known.setting,
+        help=known.help,
+        **more,
+    )
+
+
+def _type_of(field: Field) -> "click.ParamType[Any]":
+    """Return the type of a value: of a number with the bounds that the help shows."""
+    known, choices = field.option, choices_of(field)
+    if choices:
+        return click.Choice(choices)
+    if field.item_type is Path or known.completes == "files" or known.metavar in PLACES:
+        return click.Path()
+    least = known.minimum if known.above is None else known.above
+    if least is not None or known.maximum is not None:
+        return click.FloatRange(least, known.maximum, min_open=known.above is not None)
+    return click.STRING
 
 
 def options_of(command: Command) -> list[Field]:
@@ -125,106 +208,72 @@ def _describe_hidden_options(path: tuple[str, ...], *, shown: int) -> str:
     if shown == total:
         return ""
     sections = ", ".join(section.lower() for section in _list_sections(path))
+    also = " --help-all shows their environment variables." if path in WITH_VARIABLES else ""
     return (
         f"{shown} of {total} options. For all of them: {name} --help-all. For a section or a topic: "
-        f"{name} --help WORD. Sections: {sections}."
+        f"{name} --help WORD. Sections: {sections}.{also}"
     )
 
 
-class _Page:
-    """The lines of a help page, in the width and colors of the terminal."""
+class _Page(click.HelpFormatter):
+    """A help page in the width and the colors of the terminal."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._width = max(WIDTH_LEAST, shutil.get_terminal_size().columns)
+        super().__init__(width=max(WIDTH_LEAST, shutil.get_terminal_size().columns))
         forced = os.environ.get("FORCE_COLOR", "0") not in ("", "0")
         terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._coloured = (forced or terminal) and not os.environ.get("NO_COLOR")
 
-    def usage(self, path: tuple[str, ...]) -> None:
-        words = ["tpx", *path]
-        if path not in COMMANDS or not COMMANDS[path].config:
-            words.append("COMMAND")
-        else:
-            fields = options_of(COMMANDS[path])
-            words += [
-                "[OPTIONS]",
-                *(_format_positional(field) for field in fields if field.option.positional),
-            ]
-        self.lines += [f"{self._format_bold('Usage:')} {' '.join(words)}", ""]
+    def _style(self, text: str, **how: Any) -> str:
+        return click.style(text, **how) if self._coloured else text
+
+    def usage(self, path: tuple[str, ...], fields: Sequence[Field]) -> None:
+        words = ["[OPTIONS]", *(_format_positional(field) for field in fields if field.option.positional)]
+        usage = " ".join(words if fields else ["COMMAND"])
+        self.write_usage(" ".join(("tpx", *path)), usage, prefix=self._style("Usage:", bold=True) + " ")
 
     def text(self, *paragraphs: str) -> None:
         for paragraph in filter(None, paragraphs):
-            self.lines += [*_wrap_text(paragraph, self._width), ""]
+            self.write_paragraph()
+            self.write_text(paragraph)
 
     def examples(self, examples: Sequence[str]) -> None:
         if examples:
-            self.lines += [self._format_bold("Examples:"), *(f"  {example}" for example in examples), ""]
+            with self.section("Examples"):
+                self.write("".join(f"  {example}\n" for example in examples))
 
-    def options(self, fields: Sequence[Field]) -> None:
+    def options(self, command: CommandNode) -> None:
         """Add a section per heading, in the order of the fields."""
+        context = click.Context(command, auto_envvar_prefix=command.prefix)
         sections: dict[str, list[Row]] = {}
-        for field in fields:
+        for field, parameter in zip(command.fields, command.params, strict=False):
             title = "Arguments" if field.option.positional else field.section
-            sections.setdefault(title, []).append(_format_row(field))
+            row = None if field.option.positional else parameter.get_help_record(context)
+            sections.setdefault(title, []).append(row or (_format_positional(field), field.option.help))
         for title, rows in sections.items():
             self.rows(title, rows)
 
     def rows(self, title: str, rows: Sequence[Row]) -> None:
         """Add two columns below a heading; the first is as wide as its cells require, within bounds."""
-        if not rows:
-            return
-        most = min(COLUMN_MOST, round(self._width * COLUMN_SHARE))
-        column = max((len(left) for left, _ in rows if len(left) <= most), default=most - 4) + 4
-        self.lines.append(self._format_bold(f"{title}:"))
-        for left, right in rows:
-            lines = _wrap_text(right, self._width - column)
-            shown = f"  {_CYAN}{left}{_PLAIN}" if self._coloured else f"  {left}"
-            if len(left) + 4 <= column:
-                shown += " " * (column - len(left) - 2) + (lines.pop(0) if lines else "")
-            self.lines += [shown, *(" " * column + line for line in lines)]
-        self.lines.append("")
+        if rows:
+            most = min(COLUMN_MOST, round(self.width * COLUMN_SHARE))
+            fitting = max((len(left) for left, _ in rows if len(left) <= most), default=most)
+            with self.section(title):
+                self.write_dl([(self._style(left, fg="cyan"), right) for left, right in rows], fitting)
 
-    def _format_bold(self, text: str) -> str:
-        return f"{_BOLD}{text}{_PLAIN}" if self._coloured else text
-
-
-def _wrap_text(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
-
-
-def _format_row(field: Field) -> Row:
-    """Return the spellings of an option and its help."""
-    if field.option.positional:
-        return _format_metavar(field), field.option.help
-    spelled = ", ".join(sorted(field.spellings, key=lambda name: (name.startswith("--"), name != field.flag)))
-    if not field.is_switch:
-        spelled += f" {_format_metavar(field)}"
-    return spelled, field.option.help + _format_default(field)
-
-
-def _format_metavar(field: Field) -> str:
-    given = field.option.metavar or _METAVARS.get(field.item_type, "TEXT")
-    return "|".join(choices_of(field)) or given
+    def write_heading(self, heading: str) -> None:
+        """Write a heading in bold."""
+        self.write(self._style(f"{heading}:", bold=True) + "\n")
 
 
 def _format_positional(field: Field) -> str:
-    shown = _format_metavar(field)
+    shown = _metavar_of(field)
     more = "..." * (field.repeatable and " " not in shown)
     return (shown if field.default is MISSING else f"[{shown}]") + more
 
 
+def _metavar_of(field: Field) -> str:
+    return "|".join(choices_of(field)) or field.option.metavar or _METAVARS.get(field.item_type, "TEXT")
+
+
 _METAVARS = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
-
-
-def _format_default(field: Field) -> str:
-    default = field.default
-    if default is MISSING:
-        return " [required]"
-    if field.is_switch:
-        return " [on; --no-" + field.flag[2:] + " turns it off]" if default else ""
-    if default is None or default in ("", ()):
-        return ""
-    text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    text = field.option.default_text or text
-    return f" [default: {text}]" if text else ""

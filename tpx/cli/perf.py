@@ -13,11 +13,12 @@ from tpx.errors import MeasurementError, TpxError, UsageError
 from tpx.options import nearest
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
-from tpx.perf.options.words import read_words, spelled_out
+from tpx.perf.options.words import PerfWords, interpret, spelled_out
 from tpx.perf.report.model import Report, answer_line, answers_text, load_name, summary
 from tpx.perf.run import run
 from tpx.perf.settings import without_secrets
 from tpx.report.files import STEP_SUMMARY, step_summary_path
+from tpx.sources import collect, describe_options, doubtful_variables, missing_flags, values_of
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "
@@ -36,7 +37,10 @@ def main(argv: Sequence[str]) -> int:
         if "--version" in spelled_out(argv):
             complain(f"Perf Analyzer Version {__version__} (tpx perf)")
             return Exit.OK
-        config = _read_config(argv)
+        found = _read_config(argv)
+        if found is None:
+            return Exit.OK
+        config, argv = found
         if config.output.pdf is not None:
             from tpx.report.pdf import require_typst  # late
 
@@ -103,16 +107,23 @@ def _suggest_remedy(error: TpxError, config: SessionSpec | None) -> str:
     return f" ({START_ONE if config.service.service_kind == 'triton' else ''}{SET_ADDRESS}{notice})"
 
 
-def _read_config(argv: Sequence[str]) -> SessionSpec:
+def _read_config(argv: Sequence[str]) -> tuple[SessionSpec, Sequence[str]] | None:
+    """Return the run and the flags that describe it; None if the options were only to be shown."""
     if argv and not argv[0].startswith("-"):
         raise UsageError(
             f"'{argv[0]}' is neither an option nor a command{nearest(argv[0], ('compare',))}: give the "
             f"model as -m {argv[0]}"
         )
-    wanted = read_words(argv)
-    for warning in wanted.warnings:
+    given = collect(PerfWords, spelled_out(argv), "perf", os.environ)
+    values = values_of(given)
+    if values.get("show_config"):
+        tell(describe_options(PerfWords, given))
+    wanted = interpret(values)
+    if values.get("show_config"):
+        return None
+    for warning in (*doubtful_variables("perf", os.environ, PerfWords), *wanted.warnings):
         complain(f"Warning: {warning}")
-    return wanted.config
+    return wanted.config, [*missing_flags(given), *argv]
 
 
 def _dry_run(config: SessionSpec) -> Exit:

@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +17,17 @@ from tpx.cli.logs import configure, finish
 from tpx.cli.messages import complain, terminal_width
 from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
-from tpx.options import fields_of, from_argv, inert_flags
+from tpx.options import Given, build, fields_of
 from tpx.perf.loops import event_loop
 from tpx.report.text import wrapped
 from tpx.serving.endpoints import BoundEndpoint, check_ports
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
-from tpx.serving.options import ServeConfig
+from tpx.serving.options import ServeConfig, ServeWords
 from tpx.serving.processes.frontend import FrontendProcess, FrontendSpec
 from tpx.serving.processes.supervisor import EngineSpec, ProcessSupervisor
 from tpx.serving.server import InferenceServer
+from tpx.sources import collect, describe_options, doubtful_variables, values_of
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +48,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _main(argv: Sequence[str]) -> int:
-    config = from_argv(ServeConfig, argv)
-    _warn_about_options(config, argv)
+    given = collect(ServeWords, argv, "serve", os.environ)
+    values = values_of(given)
+    if values.get("show_config"):
+        print(describe_options(ServeWords, given), end="")
+    config = build(ServeWords, values).server
+    if values.get("show_config"):
+        return 0
+    _warn_about_options(config, given)
     if config.repository.describe:  # only the descriptions, warnings and errors
         config = replace(config, logging=replace(config.logging, log_info=False))
     logs = LogControl(config.logging.settings)
@@ -103,16 +110,18 @@ async def _serve_frontend(config: ServeConfig, logs: LogControl, spec: FrontendS
     return 0
 
 
-def _warn_about_options(config: ServeConfig, argv: Sequence[str]) -> None:
-    """Return a line per option that does not do what its name promises or is deprecated."""
+def _warn_about_options(config: ServeConfig, given: Mapping[str, Given]) -> None:
+    """Print a line per option that does not do what its name promises or is deprecated."""
+    for warning in doubtful_variables("serve", os.environ, ServeWords):
+        complain(f"Warning: {warning}")
     for field in fields_of(ServeConfig):
         instead = _DEPRECATED.get(field.name)
         if instead is not None and field.of(config) != field.default:
             complain(
                 f"Warning: '{field.flag}' has been deprecated! Please use '--trace-config {instead}' instead."
             )
-    for field in inert_flags(ServeConfig, argv):
-        complain(f"Warning: '{field.flag}' has no effect: {field.option.help}")
+        if field.option.inert and field.name in given:
+            complain(f"Warning: '{field.flag}' has no effect: {field.option.help}")
     strict = config.repository.strict_model_config
     if strict is None:
         return

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpx.analyzer.options.file import given_in_file
 from tpx.errors import UsageError
 from tpx.options import build, fields_of, given, given_in_argv, group, option
 from tpx.protocol.json_values import JsonObject
+from tpx.sources import config_file, read_file, values_of
 
 LATENCIES = "nv_inference_request_duration_histogram_us"
 _BOUNDS_US = ",".join(
@@ -28,13 +28,7 @@ class ClusterAddress:
     ray_address: str = option(
         "", "host:port of Ray's head node (default: RAY_ADDRESS)", metavar="ADDRESS", common=True
     )
-    config_file: Path | None = option(
-        None,
-        "YAML file with these options as keys; the command line takes precedence",
-        "-f",
-        metavar="FILE",
-        common=True,
-    )
+    config_file: Path | None = config_file("-f")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,5 +220,5 @@ def read_spec(argv: Sequence[str], base: ClusterSpec | None = None) -> ClusterSp
     """
     words = dict(given_in_argv(ClusterSpec, argv))
     # the file is not part of the spec: other nodes do not have it
-    from_file = given_in_file(ClusterSpec, words.pop("config_file", None))
+    from_file = values_of(read_file(ClusterSpec, words.pop("config_file", None)))
     return build(ClusterSpec, {**(base.plain() if base else {}), **from_file, **words})

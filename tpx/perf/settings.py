@@ -11,10 +11,10 @@ from tpx.perf.levels import Intervals, PeriodicRange
 from tpx.perf.objectives import Objective
 from tpx.perf.pace import PaceSpec
 from tpx.perf.statistics.intervals import SAFE_CONFIDENCE
+from tpx.sources import HIDDEN
 
 SECRET_WORDS = ("auth", "cookie", "key", "password", "secret", "token")
 """Parts of names of headers that carry credentials."""
-HIDDEN = "***"
 FEWEST_SAMPLES = 30
 """Minimum number of requests in a window that a confidence interval uses."""
 

@@ -14,6 +14,13 @@ from tpx.serving.logs import LogFormat, LogSettings
 from tpx.serving.repository.options import ModelSpec
 from tpx.serving.tracing.flags import TraceFlag, level_words, start_setting, trace_flag
 from tpx.serving.tracing.settings import Level, TraceSetting
+from tpx.sources import HIDDEN, SECTION, config_file, show_config
+
+
+def _mask_key(text: str) -> str:
+    """Hide the key in PART:HEADER=VALUE, unless a file or a variable holds it."""
+    restriction, equals, key = text.partition("=")
+    return restriction + equals + (key if key.startswith(("file:", "env:")) else HIDDEN)
 
 
 def _parse_verbosity(text: str) -> int:
@@ -139,6 +146,7 @@ class HttpSpec:
         (),
         "API groups that require this header; VALUE is the key, file:PATH or env:VARIABLE; repeatable",
         metavar="PART[,PART]:HEADER=VALUE",
+        mask=_mask_key,
     )
     http_use_ssl: bool = option(False, "serve HTTPS", common=True)
     http_server_cert: Path | None = option(None, "PEM certificate chain", common=True)
@@ -163,6 +171,7 @@ class OpenAiSpec:
         "parts inference, metadata, health, and the header that OpenAI's API then requires, such as "
         "inference:Authorization=Bearer KEY; VALUE is the key, file:PATH or env:VARIABLE; repeatable",
         metavar="PART[,PART]:HEADER=VALUE",
+        mask=_mask_key,
     )
 
 
@@ -201,6 +210,7 @@ class GrpcSpec:
         "API groups that require the metadata triton-grpc-protocol-KEY; VALUE is the key, file:PATH or "
         "env:VARIABLE; repeatable",
         metavar="PART[,PART]:KEY=VALUE",
+        mask=_mask_key,
     )
     grpc_use_ssl: bool = option(False, "serve gRPC over TLS")
     grpc_use_ssl_mutual: bool = option(False, "require client certificates signed by --grpc-root-cert")
@@ -518,3 +528,12 @@ class ServeConfig:
             for allowed, flag, name, address, port in services
             if allowed
         ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeWords:
+    """All options of a command line: those of the server, and how they are given."""
+
+    server: ServeConfig = group(ServeConfig)
+    config_file: Path | None = config_file("-f", section=SECTION)
+    show_config: bool = show_config()

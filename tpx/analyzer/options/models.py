@@ -25,6 +25,7 @@ from tpx.analyzer.values import (
     words,
 )
 from tpx.options import option
+from tpx.sources import config_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +107,7 @@ _SETTINGS: Mapping[str, Reader] = {
 class ModelsSpec:
     """Models, alone or together, and the models they are composed of."""
 
-    config_file: Path | None = option(
-        None,
-        "YAML file with these options as keys; the command line takes precedence",
-        "-f",
-        metavar="FILE",
-        common=True,
-    )
+    config_file: Path | None = config_file("-f")
     model_repository: Path | None = option(
         None, "directory of the models; -m also takes models", "-m", metavar="DIR", common=True
     )

@@ -183,7 +183,7 @@ class ChildServer:
                     stdout=descriptor,
                     stderr=descriptor,
                     # unbuffered, because the ports are read from the log
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+                    env={**_own_environment(), "PYTHONUNBUFFERED": "1", **(environment or {})},
                     # Ctrl-C must reach only the analyzer, which stops the server when it is done
                     start_new_session=True,
                     preexec_fn=end_with_parent(),
@@ -261,6 +261,11 @@ class ChildServer:
             return None
         page = f"http://{metrics.group(1)}/metrics" if metrics else ""
         return Addresses(http=http.group(1), grpc=grpc.group(1), metrics_url=page)
+
+
+def _own_environment() -> dict[str, str]:
+    """Return this process' environment without options of `tpx serve`: the command line has them all."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("TPX_SERVE_")}
 
 
 def end_with_parent() -> Callable[[], object] | None:

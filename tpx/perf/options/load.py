@@ -63,6 +63,7 @@ class TargetSpec:
         "-H",
         metavar="NAME:VALUE",
         parse=parse_header,
+        mask=lambda text: str(parse_header(text)),
     )
     timeout: float = option(0.0, "seconds until a request fails; 0 = never", metavar="SECONDS")
 

@@ -13,6 +13,7 @@ from tpx.perf.inputs.base import length_warning
 from tpx.perf.levels import KINDS, LevelRange
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.aiperf import translate
+from tpx.sources import SECTION, config_file, show_config
 
 _DEPRECATED = "Deprecated"
 _NEEDLESS = "the engine of --service-kind triton_c_api is part of tpx"
@@ -47,15 +48,17 @@ class PerfWords:
     """All options of a command line; deprecated ones are converted to the fields that replaced them."""
 
     session: SessionSpec = group(SessionSpec)
-    version: bool = option(False, "show the version on stderr and exit", section="Output")
+    config_file: Path | None = config_file(section=SECTION)  # perf_analyzer's -f is another
+    show_config: bool = show_config()
+    version: bool = option(False, "show the version on stderr and exit", section="Output", setting=False)
     triton_server_directory: Path | None = option(
         None, _NEEDLESS, section="Service", metavar="DIR", inert=True
     )
     older_concurrency: int | None = option(
-        None, "deprecated: use --concurrency-range", "-t", section=_DEPRECATED, metavar="N"
+        None, "deprecated: use --concurrency-range", "-t", section=_DEPRECATED, setting=False, metavar="N"
     )
     older_growing: bool = option(
-        False, "deprecated: use --concurrency-range START:END", "-d", section=_DEPRECATED
+        False, "deprecated: use --concurrency-range START:END", "-d", section=_DEPRECATED, setting=False
     )
     older_most: int | None = option(
         None,
@@ -64,9 +67,11 @@ class PerfWords:
         section=_DEPRECATED,
         metavar="N",
     )
-    older_zeros: bool = option(False, "deprecated: use --input-data zero", "-z", section=_DEPRECATED)
+    older_zeros: bool = option(
+        False, "deprecated: use --input-data zero", "-z", section=_DEPRECATED, setting=False
+    )
     data_directory: Path | None = option(
-        None, "deprecated: use --input-data DIR", section=_DEPRECATED, metavar="DIR"
+        None, "deprecated: use --input-data DIR", section=_DEPRECATED, setting=False, metavar="DIR"
     )
 
 
@@ -90,8 +95,12 @@ class ParsedWords:
 
 def read_words(argv: Sequence[str]) -> ParsedWords:
     """Parse a command line into a run. Raises UsageError for an invalid one."""
-    chosen = given_in_argv(PerfWords, spelled_out(argv))
-    chosen.pop("version", None)
+    return interpret(given_in_argv(PerfWords, spelled_out(argv)))
+
+
+def interpret(values: Mapping[str, Any]) -> ParsedWords:
+    """Return the run that the values of options describe. Raises UsageError for an invalid one."""
+    chosen = {name: value for name, value in values.items() if name not in _NO_SETTINGS}
     found: list[str] = []
     if chosen.pop("triton_server_directory", None) is not None:
         found.append(f"--triton-server-directory has no effect: {_NEEDLESS}")
@@ -127,6 +136,7 @@ def _expand_abbreviation(word: str) -> str:
     return _expand_abbreviation(full + equals + text) if full != name else word
 
 
+_NO_SETTINGS = ("version", "show_config", "config_file")
 _OWN = frozenset({"--stability", "--verbose"})
 """tpx's own options that are also a prefix of one of perf_analyzer's."""
 
