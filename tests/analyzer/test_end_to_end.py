@@ -156,7 +156,7 @@ class TritonPythonModel:
             time.sleep(60)
         answers = [pb_utils.Tensor("y", r.inputs()[0].as_numpy()) for r in requests]
         return [pb_utils.InferenceResponse([answer]) for answer in answers]
-SERVER = os.getppid()
+SERVER = int(open(f"/proc/{os.getppid()}/stat").read().split()[3])  # the parent is what forks models
 """
 MOODY_CONFIG = """
 backend: "python"

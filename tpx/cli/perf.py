@@ -1,6 +1,7 @@
 """`tpx perf`: options in, results on stdout, everything else on stderr, perf_analyzer's exit codes out."""
 
 import asyncio
+import os
 import resource
 from collections.abc import Sequence
 

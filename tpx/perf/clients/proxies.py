@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from tpx.errors import UsageError
 from tpx.options import refuse
-from tpx.perf.settings import HIDDEN
+from tpx.sources import HIDDEN
 
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "http": ("http_proxy", "all_proxy"),
