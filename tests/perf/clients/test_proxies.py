@@ -14,7 +14,7 @@ from tests.serving.live import Live, serving, write_models
 from tpx.analyzer.runners.servers import ServerControl
 from tpx.cli.perf import main
 from tpx.errors import MeasurementError, UsageError, WireError
-from tpx.perf.clients.proxies import HttpProxy, environment_proxy, parse_proxy
+from tpx.perf.clients.proxies import HttpProxy, environment_proxy, open_page, parse_proxy
 from tpx.perf.clients.transport import choose_route
 
 CREDENTIALS = "me:s3cret"
@@ -146,6 +146,16 @@ def test_the_password_is_in_no_file(live: Live, proxy: RunningProxy, tmp_path: P
         text = file.read_text("utf-8")
         assert f"http://me:***@{proxy.address}" in text
         assert "s3cret" not in text
+
+
+def test_a_page_is_opened_through_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, proxy: RunningProxy
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://{CREDENTIALS}@{proxy.address}")
+    before = len(proxy.forwarded())
+    with pytest.raises(OSError, match="HTTP Error 5"):
+        open_page("http://server.invalid:8002/metrics", 10)
+    assert "GET http://server.invalid:8002/metrics HTTP/1.1" in proxy.forwarded()[before:]
 
 
 def test_the_metrics_page_is_read_through_the_proxy(proxy: RunningProxy) -> None:
