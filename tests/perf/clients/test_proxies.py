@@ -1,6 +1,7 @@
 """HTTP proxies: the one for a URL, and requests of both protocols through a real one."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,15 @@ from tpx.perf.clients.proxies import HttpProxy, environment_proxy, open_page, pa
 from tpx.perf.clients.transport import choose_route
 
 CREDENTIALS = "me:s3cret"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the proxies of the machine that runs the tests."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
 FEW = ("-m", "double", "--request-count", "6", "--concurrency-range", "2")
 
 
