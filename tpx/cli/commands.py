@@ -28,9 +28,10 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.UNSTABLE: "the only level was unstable (with --require-stable: any level)",
     Exit.NO_VALID_REQUEST: "a window had no valid request",
     Exit.OBJECTIVE_MISSED: "an objective (--slo) or a constraint (--require satisfied) is missed",
-    Exit.REGRESSION: "compare or --ab found a regression",
+    Exit.REGRESSION: "compare or --ab found a regression; --ab-client a difference in either direction",
     Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
-    Exit.INCONCLUSIVE: "undecided: compare and --ab, unless --undecided pass; with --require conclusive",
+    Exit.INCONCLUSIVE: "undecided: compare, --ab and --ab-client, unless --undecided pass; with --require "
+    "conclusive",
     Exit.PERF_FAILED: "as 1; perf_analyzer's code, used by tpx perf",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; reports are written; --allow-partial accepts them",
 }
