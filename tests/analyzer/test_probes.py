@@ -294,7 +294,9 @@ nv_gpu_memory_total_bytes{gpu_uuid="GPU-a"} 1000
 """
 
 
-def test_a_server_elsewhere_is_seen_by_its_metrics_page() -> None:
+def test_a_server_is_seen_by_its_metrics_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a proxy that is for other machines
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     pages = [PAGE % (0.5, 300), PAGE % (0.75, 200)]
     with answering(lambda _: (200, pages.pop(0).encode())) as address:
         (probe,) = open_probes(None, f"http://{address}/metrics")

@@ -4,7 +4,6 @@ imported as pynvml) if package and driver are present, or by the server's metric
 
 import asyncio
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tpx.analyzer.results.measurement import EnergyUse, GpuUse, MemoryUse
+from tpx.perf.clients.proxies import open_page
 from tpx.perf.measure.scraper import PageReader, Scrape, summarize
 
 
@@ -205,7 +205,7 @@ class PageProbe:
     def sample(self) -> None:
         began_ns = time.perf_counter_ns()
         try:
-            with urllib.request.urlopen(self._url, timeout=ANSWER_S) as answer:
+            with open_page(self._url, ANSWER_S) as answer:
                 page = answer.read()
         except (OSError, ValueError, HTTPException):
             return

@@ -8,7 +8,6 @@ import asyncio
 import os
 import shutil
 import tempfile
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -31,6 +30,7 @@ from tpx.cli.launching import open_control, open_runner, open_trials, remote_add
 from tpx.cli.messages import show
 from tpx.errors import MeasurementError, TpxError, Unsupported
 from tpx.options import nearest
+from tpx.perf.clients.proxies import open_page
 from tpx.perf.loops import event_loop
 from tpx.processors import schedulable_processors
 from tpx.protocol import model_config
@@ -199,7 +199,7 @@ async def _check_control_mode(config: ProfileSpec, control: ModelControl) -> Che
 
 def _check_metrics(url: str) -> Check:
     try:
-        with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
+        with open_page(url, METRICS_TIMEOUT_S) as answer:
             count = sum(not line.startswith(b"#") for line in answer)
     except (OSError, HTTPException) as exc:
         remedy = "give its address with --triton-metrics-url; without it there are no GPU figures"

@@ -30,9 +30,8 @@ MEANINGS: Mapping[Exit, str] = {
     Exit.OBJECTIVE_MISSED: "an objective (--slo) or a constraint (--require satisfied) is missed",
     Exit.REGRESSION: "compare or --ab found a regression; --ab-client a difference in either direction",
     Exit.OVER_ERROR_BUDGET: "more errors than --max-errors",
-    Exit.INCONCLUSIVE: (
-        "undecided: compare, --ab and --ab-client, unless --undecided pass; with --require conclusive"
-    ),
+    Exit.INCONCLUSIVE: "undecided: compare, --ab and --ab-client, unless --undecided pass; with --require "
+    "conclusive",
     Exit.PERF_FAILED: "as 1; perf_analyzer's code, used by tpx perf",
     Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGTERM; reports are written; --allow-partial accepts them",
 }
@@ -70,7 +69,7 @@ class Command:
 COMMANDS: dict[Path, Command] = {
     ("serve",): Command(
         run="tpx.cli.serve:main",
-        config="tpx.serving.options:ServeWords",
+        config="tpx.serving.options:ServeConfig",
         summary="Serve models over HTTP and gRPC as Triton does.",
         details="Without models and repositories: ./models if it exists, otherwise the example models.",
         examples=(

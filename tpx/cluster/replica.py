@@ -266,9 +266,13 @@ def _parse_port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
+_OWN_NODE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Opens pages of a replica's own server, which no proxy of the environment is asked for."""
+
+
 def _fetch_page(url: str) -> bytes:
     try:
-        with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
+        with _OWN_NODE.open(url, timeout=ASK_TIMEOUT_S) as answer:
             return bytes(answer.read())
     except (OSError, urllib.error.URLError):
         return b""
@@ -276,7 +280,7 @@ def _fetch_page(url: str) -> bytes:
 
 def _is_live(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:
+        with _OWN_NODE.open(url, timeout=ASK_TIMEOUT_S) as answer:
             return int(answer.status) == 200
     except (OSError, urllib.error.URLError):
         return False

@@ -1,6 +1,7 @@
 """HTTP proxies: the one for a URL, and requests of both protocols through a real one."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,19 @@ from tests.serving.live import Live, serving, write_models
 from tpx.analyzer.runners.servers import ServerControl
 from tpx.cli.perf import main
 from tpx.errors import MeasurementError, UsageError, WireError
-from tpx.perf.clients.proxies import HttpProxy, environment_proxy, parse_proxy
+from tpx.perf.clients.proxies import HttpProxy, environment_proxy, open_page, parse_proxy
 from tpx.perf.clients.transport import choose_route
 
 CREDENTIALS = "me:s3cret"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the proxies of the machine that runs the tests."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
 FEW = ("-m", "double", "--request-count", "6", "--concurrency-range", "2")
 
 
@@ -146,6 +156,16 @@ def test_the_password_is_in_no_file(live: Live, proxy: RunningProxy, tmp_path: P
         text = file.read_text("utf-8")
         assert f"http://me:***@{proxy.address}" in text
         assert "s3cret" not in text
+
+
+def test_a_page_is_opened_through_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, proxy: RunningProxy
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://{CREDENTIALS}@{proxy.address}")
+    before = len(proxy.forwarded())
+    with pytest.raises(OSError, match="HTTP Error 5"):
+        open_page("http://server.invalid:8002/metrics", 10)
+    assert "GET http://server.invalid:8002/metrics HTTP/1.1" in proxy.forwarded()[before:]
 
 
 def test_the_metrics_page_is_read_through_the_proxy(proxy: RunningProxy) -> None:

@@ -6,11 +6,15 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from tpx.errors import UsageError
 from tpx.options import refuse
 from tpx.sources import HIDDEN
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
 
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "http": ("http_proxy", "all_proxy"),
@@ -103,6 +107,23 @@ def environment_proxy(
     if exceptions is not None and _is_excepted(host, port, exceptions[1]):
         return None
     return FoundProxy(*found)
+
+
+def open_page(url: str, timeout_s: float) -> "HTTPResponse":
+    """Open a page, such as one of metrics, through the environment's proxy only where it applies.
+
+    urllib alone would use the proxy for servers on this machine as well. Raises OSError, ValueError or
+    HTTPException.
+    """
+    from urllib.request import ProxyHandler, build_opener  # late: tpx perf starts without it
+
+    parts = urlsplit(url)
+    found = None
+    if parts.scheme in _DEFAULT_PORTS and parts.hostname:
+        found = environment_proxy(parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme], parts.scheme)
+    handler = ProxyHandler({parts.scheme: found.text} if found else {})
+    page: HTTPResponse = build_opener(handler).open(url, timeout=timeout_s)
+    return page
 
 
 def _first_set(names: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, str] | None:
