@@ -33,7 +33,10 @@ _LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 _NAME_OF_LINK = re.compile(r".*_SERVICE_(HOST|PORT(_\w+)?)|.*_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _COLUMN = 44
 """Place of the comments in a shown configuration."""
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^/@\s]+(?=@)|(?<![\w.-])(?P<name>[\w.-]*(?:password|secret|token|api[_-]?key)[\w.-]*=)[^,\s]+",
+    re.I,
+)
 
 
 def config_file(*names: str, section: str = "") -> Path | None:
@@ -302,4 +305,5 @@ def _mask(field: Field, value: object) -> object:
         return [_mask(field, each) for each in value]
     if not isinstance(value, str):
         return value
-    return _CREDENTIALS.sub(f"{HIDDEN}@", field.option.mask(value) if field.option.mask else value)
+    shown = field.option.mask(value) if field.option.mask else value
+    return _CREDENTIALS.sub(lambda found: f"{found['name'] or ''}{HIDDEN}", shown)
