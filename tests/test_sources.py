@@ -99,6 +99,7 @@ def test_a_bad_value_is_told_with_its_variable() -> None:
     assert refusal(http_port="x") == (
         "Failed to parse TPX_SERVE_HTTP_PORT. Invalid value provided: x (expected an integer)"
     )
+    assert read("--http-port=9", http_port="x") == {"http_port": 9}
     assert refusal(http_port="-1") == "TPX_SERVE_HTTP_PORT must be at least 0, got -1"
 
 
