@@ -33,7 +33,10 @@ _LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 _NAME_OF_LINK = re.compile(r".*_SERVICE_(HOST|PORT(_\w+)?)|.*_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _COLUMN = 44
 """Place of the comments in a shown configuration."""
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^/@\s]+(?=@)|(?<![\w.-])(?P<name>[\w.-]*(?:password|secret|token(?!s)|api[_-]?key)[\w.-]*=)[^,\s]+",
+    re.I,
+)
 
 
 def config_file(*names: str, section: str = "") -> Path | None:
@@ -71,13 +74,14 @@ def read_flags(
     config: type, argv: Sequence[str], command: str, environ: Mapping[str, str]
 ) -> dict[str, Given]:
     """Return the options that flags and the variables of a command give. Raises UsageError."""
+    flags = read_argv(config, argv)
     variables = read_texts(
         (field, name, text)
         for name, field in _name_variables(command, config).items()
-        if not _links_service(name, environ.get(name, ""))
+        if field.name not in flags and not _links_service(name, environ.get(name, ""))
         for text in _iter_values(field, environ.get(name, ""))
     )
-    return variables | read_argv(config, argv)
+    return variables | flags
 
 
 def values_of(given: Mapping[str, Given]) -> dict[str, Any]:
@@ -302,4 +306,5 @@ def _mask(field: Field, value: object) -> object:
         return [_mask(field, each) for each in value]
     if not isinstance(value, str):
         return value
-    return _CREDENTIALS.sub(f"{HIDDEN}@", field.option.mask(value) if field.option.mask else value)
+    shown = field.option.mask(value) if field.option.mask else value
+    return _CREDENTIALS.sub(lambda found: f"{found['name'] or ''}{HIDDEN}", shown)

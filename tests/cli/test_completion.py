@@ -65,12 +65,14 @@ def test_models_of_the_repository_are_completed(tmp_path: Path, monkeypatch: pyt
     assert found("analyze", "profile", "--model-repository=nowhere", "--profile-models", "m") == []
 
 
-def test_models_of_the_server_are_completed(tmp_path: Path) -> None:
+def test_models_of_the_server_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path, "net", doubling())
     with serving(tmp_path) as live:
         url = f"127.0.0.1:{live.http_port}"
         assert found("perf", "-u", url, "-m", "n") == ["net"]
         assert found("perf", f"--url={url}", "-m", "x") == []
+        monkeypatch.setenv("TPX_PERF_URL", url)
+        assert found("perf", "-m", "n") == ["net"]
     assert found("perf", "-u", url, "-m", "") == []
 
 

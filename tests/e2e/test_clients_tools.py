@@ -244,9 +244,9 @@ def test_wrk_every_request_is_answered_rightly_and_was_inferred(
 
 def perf_analyzer() -> str:
     """Where the C++ perf_analyzer is; skips where there is none."""
-    found = os.environ.get("TPX_PERF_ANALYZER") or shutil.which("perf_analyzer")
+    found = os.environ.get("TPX_TEST_PERF_ANALYZER") or shutil.which("perf_analyzer")
     if found is None:
-        pytest.skip("no perf_analyzer: set TPX_PERF_ANALYZER to its path, or put it on the PATH")
+        pytest.skip("no perf_analyzer: set TPX_TEST_PERF_ANALYZER to its path, or put it on the PATH")
     return found
 
 

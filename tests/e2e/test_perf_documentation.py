@@ -1,5 +1,5 @@
 """Command lines as perf_analyzer's documentation has them, against `tpx serve`: `tpx perf` takes them as they
-are. Windows are shorter, models are others. Where TPX_PERF_ANALYZER names perf_analyzer, it is asked too."""
+are. Windows are shorter, models are others. Where TPX_TEST_PERF_ANALYZER names perf_analyzer, it is too."""
 
 import csv
 import json
@@ -137,9 +137,9 @@ def test_a_documented_command_line_works(line: Line, live: Child) -> None:
 
 
 def peer(line: Line, live: Child) -> "subprocess.CompletedProcess[str]":
-    program = os.environ.get("TPX_PERF_ANALYZER")
+    program = os.environ.get("TPX_TEST_PERF_ANALYZER")
     if not program:
-        pytest.skip("no perf_analyzer: set TPX_PERF_ANALYZER to its path")
+        pytest.skip("no perf_analyzer: set TPX_TEST_PERF_ANALYZER to its path")
     return subprocess.run(
         [program, *words(line, live)], capture_output=True, text=True, timeout=60, check=False
     )

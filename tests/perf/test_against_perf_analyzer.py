@@ -45,9 +45,9 @@ NOISE = ("Server average accounted time", "Avg send request rate", "[WARNING]")
 
 
 def perf_analyzer() -> str:
-    found = os.environ.get("TPX_PERF_ANALYZER") or shutil.which("perf_analyzer")
+    found = os.environ.get("TPX_TEST_PERF_ANALYZER") or shutil.which("perf_analyzer")
     if found is None:
-        pytest.skip("no perf_analyzer: set TPX_PERF_ANALYZER to its path, or put it on the PATH")
+        pytest.skip("no perf_analyzer: set TPX_TEST_PERF_ANALYZER to its path, or put it on the PATH")
     return found
 
 

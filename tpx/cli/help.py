@@ -21,6 +21,7 @@ from tpx.cli.commands import COMMANDS, MEANINGS, Command, Exit, below
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import Field, fields_of, nearest, texts_in_argv
+from tpx.sources import variable_of
 
 PURPOSE = "Serve models, measure how fast they are served, find the configuration that serves them best."
 COLUMN_SHARE = 0.4
@@ -56,7 +57,7 @@ def show(path: tuple[str, ...], *, topic: str = "", whole: bool = False) -> int:
         command = COMMANDS[path]
         page.text(command.summary, command.details)
         page.examples(command.examples)
-    page.options(CommandNode(path, fields, variables=whole or bool(topic)))
+    page.options(CommandNode(path, fields, show_variables=whole or bool(topic)))
     if not topic:
         page.rows(
             "Commands", [(" ".join(words[len(path) :]), each.summary) for words, each in _iter_commands(path)]
@@ -86,7 +87,7 @@ class CommandNode(click.Group):
         path: tuple[str, ...],
         fields: Sequence[Field],
         *,
-        variables: bool = False,
+        show_variables: bool = False,
         completes: Mapping[str, Complete] | None = None,
     ) -> None:
         """Make the command at a path; `completes` offers the values of an option by its Option.completes."""
@@ -96,12 +97,14 @@ class CommandNode(click.Group):
             " ".join(("tpx", *path)),
             commands=named,
             params=[
-                *(_make_parameter(field, variables, completes or {}) for field in fields),
+                *(_make_parameter(field, completes or {}) for field in fields),
                 click.Option([extra[0]], is_flag=True, help=extra[1]),
             ],
         )
         self.fields = fields
-        self.prefix = f"TPX_{path[0].upper()}" if path in WITH_VARIABLES else None
+        for field, option in zip(fields, self.params, strict=False):
+            if path in WITH_VARIABLES and field.option.setting and isinstance(option, click.Option):
+                option.envvar, option.show_envvar = variable_of(path[0], field), show_variables
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (as click has it)
         """Return the names in the order of the table."""
@@ -116,7 +119,7 @@ class CommandNode(click.Group):
         return []
 
 
-def _make_parameter(field: Field, variables: bool, completes: Mapping[str, Complete]) -> click.Parameter:
+def _make_parameter(field: Field, completes: Mapping[str, Complete]) -> click.Parameter:
     known, default = field.option, field.default
     more: dict[str, Any] = {"shell_complete": completes.get(known.completes)}
     if not field.is_switch:
@@ -131,7 +134,6 @@ def _make_parameter(field: Field, variables: bool, completes: Mapping[str, Compl
         required=default is MISSING,
         default=None if default in (MISSING, "", ()) else default,
         show_default=known.default_text or not field.is_switch,
-        show_envvar=variables and known.setting,
         help=known.help,
         **more,
     )
@@ -244,7 +246,7 @@ class _Page(click.HelpFormatter):
 
     def options(self, command: CommandNode) -> None:
         """Add a section per heading, in the order of the fields."""
-        context = click.Context(command, auto_envvar_prefix=command.prefix)
+        context = click.Context(command)
         sections: dict[str, list[Row]] = {}
         for field, parameter in zip(command.fields, command.params, strict=False):
             title = "Arguments" if field.option.positional else field.section

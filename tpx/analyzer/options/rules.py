@@ -126,9 +126,10 @@ def _check_server_flags(spec: "ProfileSpec") -> Iterator[str]:
     names = [name for flags in sets for name in flags or ()]
     if not names:
         return
-    from tpx.serving.options import ServeConfig  # late import: few runs set such flags
+    from tpx.serving.options import ServeWords  # late import: few runs set such flags
 
-    known = {spelling.lstrip("-") for field in fields_of(ServeConfig) for spelling in field.spellings}
+    settings = [field for field in fields_of(ServeWords) if field.option.setting]
+    known = {spelling.lstrip("-") for field in settings for spelling in field.spellings}
     for name in names:
         if name not in known:
             yield f"triton_server_flags: unknown option '{name}'{nearest(name, known)}"
