@@ -8,7 +8,7 @@ import selectors
 import socket
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from time import monotonic, process_time
@@ -64,23 +64,24 @@ def stream(port: int, model: str, streams: int, tokens: int) -> Streamed:
 
 def run_library(path: Path, streams: int, tokens: int) -> dict[str, float]:
     """Generate in threads of this process, with the settings of tpx; return a sample."""
+    from tpx.serving.backends.llamacpp.backend import EngineSettings
     from tpx.serving.backends.llamacpp.llama_server import start_server
 
-    server, _ = start_server(
-        {
-            "path": str(path),
-            "n_ctx": 512 * streams,
-            "n_parallel": streams,
-            "n_batch": 2048,
-            "threads": 1,
-            "n_gpu_layers": 0,
-            "cache_ram_mib": 0,
-            "embeddings": False,
-            "pooling": "",
-            "chat_template": "",
-        },
-        "tiny",
+    settings = EngineSettings(
+        path=str(path),
+        n_ctx=512 * streams,
+        n_parallel=streams,
+        n_batch=2048,
+        threads=1,
+        n_gpu_layers=0,
+        max_queue_size=0,
+        embeddings=False,
+        pooling="",
+        chat_template="",
+        cache_ram_mib=0,
+        kv_cache_type="f16",
     )
+    server, _ = start_server(asdict(settings), "tiny")
     body = json.dumps({**_REQUEST, "max_tokens": tokens}).encode()
     made = [0] * streams
     first = [0.0] * streams

@@ -1,5 +1,6 @@
 """Variants: what changes in the configuration, and what is written where."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,21 @@ def test_a_variant_lies_beside_links_to_the_models_files(source: Path, tmp_path:
     assert not (directory / "labels.txt").is_symlink()
     assert (directory / "labels.txt").read_text() == "zero\n"
     assert (source / "mnist" / "config.pbtxt").read_text() == 'name: "mnist"'
+
+
+def test_a_variant_of_vllm_has_its_arguments_in_model_json(source: Path, tmp_path: Path) -> None:
+    own = source / "mnist" / "1" / "model.json"
+    own.write_text('{"model": "m", "max_num_seqs": 8}')
+    texts = {"max_num_seqs": "64", "kv_cache_dtype": "fp8", "max_queue_size": "9"}
+    changed = variant(parameters={name: {"string_value": text} for name, text in texts.items()})
+    made = configure(changed, {"name": "mnist", "backend": "vllm"})
+    assert "max_num_seqs" in made.text, "which is what a server of tpx is asked to load"
+    directory = OutputRepository(tmp_path / "output", source).write(made)
+    written = json.loads((directory / "1" / "model.json").read_text())
+    assert written == {"model": "m", "max_num_seqs": 64, "kv_cache_dtype": "fp8"}
+    assert "max_num_seqs" not in (directory / "config.pbtxt").read_text()
+    assert "max_queue_size" in (directory / "config.pbtxt").read_text()
+    assert json.loads(own.read_text())["max_num_seqs"] == 8
 
 
 def test_where_there_are_no_hard_links_small_files_are_copied_and_large_ones_linked(

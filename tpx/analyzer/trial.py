@@ -22,7 +22,7 @@ from tpx.analyzer.runners.servers import Runner
 from tpx.analyzer.variants import OutputRepository
 from tpx.errors import MeasurementError, ServerLost, TpxError, UsageError
 
-UNCERTAIN = frozenset({"kv_cache_type", "device", "n_gpu_layers"})
+UNCERTAIN = frozenset({"kv_cache_type", "device", "n_gpu_layers", "kv_cache_dtype", "quantization", "dtype"})
 """Parameters of language models that may change what they answer."""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from tpx.analyzer.results.measurement import Configuration, Variant
 from tpx.errors import MeasurementError, UsageError
 from tpx.protocol import model_config
+from tpx.serving.backends.vllm.arguments import move_arguments
 
 CONFIG_FILE = "config.pbtxt"
 COPIED_BYTES = 1 << 20
@@ -48,6 +49,8 @@ class ModelFacts:
     """Models that an ensemble is composed of, without duplicates."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """Parameters of the default configuration."""
+    by_tpx: bool = False
+    """True for a language model that a server of tpx serves."""
 
 
 def merge(base: Any, delta: Any) -> Any:
@@ -146,6 +149,7 @@ def facts_of(model: str, default: Mapping[str, Any], *, gpu: bool) -> ModelFacts
         backend=str(default.get("backend", "")) or platform.partition("_")[0],
         steps=tuple(dict.fromkeys(str(step["model_name"]) for step in steps if "model_name" in step)),
         parameters={name: str(value.get("string_value", "")) for name, value in parameters.items()},
+        by_tpx=any(tensor.get("name") == "openai_request" for tensor in default.get("input", ())),
     )
 
 
@@ -249,10 +253,11 @@ class OutputRepository:
             if directory.exists():
                 shutil.rmtree(directory)
             directory.mkdir(parents=True)
-            (directory / CONFIG_FILE).write_text(configuration.text, encoding="utf-8")
             for entry in sorted((self._source / variant.model).iterdir()) if self._source else ():
                 if entry.name != CONFIG_FILE:
                     _link_tree(entry, directory / entry.name)
+            config = move_arguments(model_config.parse(configuration.text, variant.name), directory)
+            (directory / CONFIG_FILE).write_text(model_config.to_text(config), encoding="utf-8")
         except OSError as exc:
             raise MeasurementError(f"cannot write {directory}: {exc.strerror}") from exc
         self._written.add(variant.name)

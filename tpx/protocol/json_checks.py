@@ -18,7 +18,7 @@ _MAX_SCHEMA_COUNT = 1000
 """Largest minItems, maxLength and so on, and product of the repetitions of a pattern: they are expanded."""
 _MAX_PATTERN_CHARACTERS = 512
 
-_PARAM = re.compile(r"([a-z_]+(?:\[\d+\]|\.[A-Za-z0-9_$-]+)*): ")
+_PARAM = re.compile(r"([a-z_][a-z_0-9]*(?:\[\d+\]|\.[A-Za-z0-9_$-]+)*): ")
 
 Check = Callable[[str, object], None]
 """Raises FieldRefused for a value at a path."""
@@ -113,6 +113,12 @@ def check_each(path: str, value: object, most: int, check: Check) -> None:
         raise FieldRefused(path, f"must have 1 to {most} elements, got {len(values)}")
     for index, each in enumerate(values):
         check(f"{path}[{index}]", each)
+
+
+def check_data_url(path: str, value: object) -> None:
+    """Refuse a URL of anything that is not in the request itself: nothing is fetched."""
+    if not isinstance(value, str) or not value.startswith("data:"):
+        raise FieldRefused(path, "only data: URLs are supported, nothing is fetched")
 
 
 def check_schema(path: str, value: object) -> None:

@@ -8,14 +8,16 @@ null counts as absent, as in OpenAI's own API.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import orjson
 
 from tpx.errors import InvalidRequest
+from tpx.protocol import engine_endpoints
 from tpx.protocol.json_checks import (
     Check,
     FieldRefused,
+    check_data_url,
     check_each,
     check_members,
     check_schema,
@@ -40,7 +42,19 @@ _MAX_STOP_CHARACTERS = 1024
 _MAX_BIASES = 1024
 _INT32 = 2**31 - 1
 
-Endpoint = Literal["chat/completions", "completions", "embeddings"]
+Endpoint = Literal[
+    "chat/completions",
+    "completions",
+    "embeddings",
+    "responses",
+    "messages",
+    "messages/count_tokens",
+    "rerank",
+    "score",
+]
+ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+OWN: frozenset[str] = frozenset(engine_endpoints.FIELDS)
+"""Endpoints of which the engine makes the whole response, each event of a stream included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +69,7 @@ class OpenAiRequest:
     """All given fields that are not null."""
 
 
-def decode(body: bytes, endpoint: Endpoint | None = None) -> OpenAiRequest:
+def decode(body: bytes, endpoint: str = "") -> OpenAiRequest:
     """Validate a request as JSON; without `endpoint`, its fields tell which it is for. Raises
     InvalidRequest.
     """
@@ -67,7 +81,9 @@ def decode(body: bytes, endpoint: Endpoint | None = None) -> OpenAiRequest:
         raise InvalidRequest(f"the request is no JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise InvalidRequest("the request must be a JSON object")
-    return validate(value, endpoint or endpoint_of(value))
+    if endpoint and endpoint not in _TABLES:
+        raise InvalidRequest(f"there is no endpoint '{printable(endpoint)}'")
+    return validate(value, cast("Endpoint", endpoint or endpoint_of(value)))
 
 
 def validate(value: JsonObject, endpoint: Endpoint) -> OpenAiRequest:
@@ -79,7 +95,7 @@ def validate(value: JsonObject, endpoint: Endpoint) -> OpenAiRequest:
         if check is None:
             raise FieldRefused(printable(name), f"unknown or unsupported field of /v1/{endpoint}")
         check(name, given)
-    for name in ("model", _REQUIRED[endpoint]):
+    for name in ("model", *_REQUIRED[endpoint]):
         if name not in fields:
             raise FieldRefused(name, "this field is required")
     stream = bool(fields.get("stream"))
@@ -103,10 +119,19 @@ def validate(value: JsonObject, endpoint: Endpoint) -> OpenAiRequest:
 
 def endpoint_of(value: JsonObject) -> Endpoint:
     """Return the endpoint that a request is for, by the field that only that has. Raises FieldRefused."""
-    for endpoint, name in _REQUIRED.items():
-        if name in value:
+    for endpoint in ENDPOINTS[:3]:
+        if _REQUIRED[endpoint][0] in value:
             return endpoint
     raise FieldRefused("messages", "a request has one of messages, prompt and input")
+
+
+def refuse_images(request: OpenAiRequest) -> None:
+    """Raise FieldRefused for an image in a chat."""
+    for index, message in enumerate(request.fields.get("messages", ())):
+        content = message.get("content")
+        for place, part in enumerate(content if isinstance(content, list) else ()):
+            if part["type"] == "image_url":
+                raise FieldRefused(f"messages[{index}].content[{place}].image_url", "only text is supported")
 
 
 def _check_stop(path: str, value: object) -> None:
@@ -166,12 +191,20 @@ def _check_role(path: str, value: object) -> None:
 def _check_content(path: str, value: object) -> None:
     def part(path: str, one: object) -> None:
         kind = one.get("type") if isinstance(one, dict) else None
-        if kind in ("image_url", "input_audio", "file"):
-            raise FieldRefused(f"{path}.{kind}", "only text is supported")
+        if kind in ("input_audio", "file"):
+            raise FieldRefused(f"{path}.{kind}", "only texts and images are supported")
+        if kind == "image_url":
+            check_members(path, one, {"type": text_of, "image_url": _check_image}, ("image_url",))
+            return
         check_members(path, one, {"type": only("text"), "text": text_of}, ("type", "text"))
 
     if not isinstance(value, str):
         check_each(path, value, _MAX_MESSAGES, part)
+
+
+def _check_image(path: str, value: object) -> None:
+    table: dict[str, Check] = {"url": check_data_url, "detail": only("auto", "low", "high")}
+    check_members(path, value, table, ("url",))
 
 
 def _check_calls(path: str, value: object) -> None:
@@ -262,8 +295,9 @@ _SAMPLING: Mapping[str, Check] = {
     "n": whole(1, 128),
     "logit_bias": _check_biases,
     "user": text_of,
+    "lora_name": text_of,
 }
-_TABLES: Mapping[Endpoint, Mapping[str, Check]] = {
+_TABLES: Mapping[str, Mapping[str, Check]] = {
     "chat/completions": {
         **_SAMPLING,
         "messages": _check_messages,
@@ -290,9 +324,11 @@ _TABLES: Mapping[Endpoint, Mapping[str, Check]] = {
         "encoding_format": only("float", "base64"),
         "user": text_of,
     },
+    **engine_endpoints.FIELDS,
 }
-_REQUIRED: Mapping[Endpoint, str] = {
-    "chat/completions": "messages",
-    "completions": "prompt",
-    "embeddings": "input",
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "chat/completions": ("messages",),
+    "completions": ("prompt",),
+    "embeddings": ("input",),
+    **engine_endpoints.REQUIRED,
 }

@@ -42,6 +42,21 @@ def test_an_engine_has_axes_without_being_told(backend: str) -> None:
     }
 
 
+@pytest.mark.parametrize("by_tpx", [True, False])
+def test_arguments_of_vllm_are_axes_of_the_server_that_reads_them(by_tpx: bool) -> None:
+    inputs = [{"name": "text_input"}, *([{"name": "openai_request"}] if by_tpx else [])]
+    mode, spec = searched({"backend": "vllm", "max_batch_size": 0, "input": inputs})
+    names = {d.name: [c.label for c in d.choices] for d in open_grid(spec).dimensions}
+    assert mode == ("budgeted" if by_tpx else "brute")
+    assert names.pop("instances") == ["1"], "one engine fills a GPU"
+    axes = {
+        "max_num_seqs": ["16", "32", "64", "128", "256"],
+        "max_num_batched_tokens": ["2048", "4096", "8192", "16384"],
+    }
+    assert names == (axes if by_tpx else {})
+    assert Explorer(spec, History(spec.goals, spec.limits)).default_in_flight == (256 if by_tpx else 2)
+
+
 def test_other_backends_have_none() -> None:
     mode, spec = searched({"backend": "onnxruntime", "max_batch_size": 0})
     assert mode == "brute"

@@ -163,6 +163,15 @@ def test_the_service_is_asked_once_and_not_by_every_process() -> None:
     assert len(script.bodies) == 2 * PROBES + 8
 
 
+def test_a_service_that_closes_behind_each_answer_is_asked_to_the_end() -> None:
+    script = Script(first_s=0, gap_s=0, per_word=1, lingers=False)
+    words = ("--streaming", "--input-tokens", "50", "--request-count", "4", "--prompts", "4")
+    result = asked(script, *words)
+    assert len(script.bodies) == 2 * PROBES + 4
+    assert {len(text.split()) for text in contents(measured(script))} == {50 - 12}
+    assert result.failed == 0
+
+
 def test_what_words_take_may_be_said() -> None:
     script = Script(first_s=0, per_word=2)
     words = ("--input-tokens", "52", "--word-tokens", "2,12", "--prompts", "1", "--request-count", "1")

@@ -12,11 +12,11 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.serving.backends.language.chats import USER, check_a_stream_has_the_text_of_the_whole_response
 from tests.serving.backends.llamacpp.models import write_texts, write_tiny
 from tests.serving.live import Live, reset, serving
 from tests.waiting import eventually
 
-USER: Any = [{"role": "user", "content": "And it came to pass"}]
 KEY = "sk-secret"
 
 
@@ -26,6 +26,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     write_tiny(repository, "tiny", threads=1, n_parallel=4)
     write_tiny(repository, "narrow", threads=1, n_parallel=1, max_queue_size=1, kv_cache_type="q8_0")
     write_tiny(repository, "vectors", threads=1, embeddings="true", pooling="mean")
+    write_tiny(repository, "ranks", threads=1, embeddings="true", pooling="rank")
     write_texts(repository, "words")
     key = f"inference,metadata:Authorization=Bearer {KEY}"
     with serving(repository, openai_port=0, openai_restricted_api=(key,)) as running:
@@ -45,7 +46,13 @@ def post(live: Live, path: str, value: Any, **headers: str) -> Any:
 
 
 def test_models_are_those_that_make_text(client: openai.OpenAI) -> None:
-    assert sorted(model.id for model in client.models.list()) == ["narrow", "tiny", "vectors", "words"]
+    assert sorted(model.id for model in client.models.list()) == [
+        "narrow",
+        "ranks",
+        "tiny",
+        "vectors",
+        "words",
+    ]
     assert client.models.retrieve("tiny").owned_by == "tpx"
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("nobody")
@@ -64,19 +71,8 @@ def test_a_chat_is_continued(client: openai.OpenAI) -> None:
     assert answer.usage.prompt_tokens > 5
 
 
-def test_a_stream_has_the_same_text_as_a_whole_response(client: openai.OpenAI) -> None:
-    fields: Any = {"model": "tiny", "messages": USER, "max_tokens": 12, "temperature": 0, "seed": 5}
-    whole = client.chat.completions.create(**fields)
-    chunks = list(
-        client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
-    )
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == whole.choices[0].message.content
-    assert len(chunks) > 8
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
-    assert chunks[-1].usage is not None
-    assert whole.usage is not None
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 12
+def test_a_stream_of_a_chat_has_the_text_of_the_whole_response(client: openai.OpenAI) -> None:
+    check_a_stream_has_the_text_of_the_whole_response(client)
 
 
 def test_a_stream_ends_with_done(live: Live) -> None:
@@ -198,10 +194,38 @@ def test_embeddings_are_vectors_of_the_model_s_width(client: openai.OpenAI) -> N
     answer = client.embeddings.create(model="vectors", input=["one text", "another"])
     assert [len(each.embedding) for each in answer.data] == [128, 128]
     assert answer.data[0].embedding != answer.data[1].embedding
-    with pytest.raises(openai.BadRequestError, match="makes embeddings only"):
-        client.completions.create(model="vectors", prompt="a")
-    with pytest.raises(openai.BadRequestError, match="makes text only"):
-        client.embeddings.create(model="tiny", input="a")
+
+
+def test_documents_are_ranked_by_a_model_that_does(live: Live) -> None:
+    fields = {"model": "ranks", "query": "the lamb", "documents": ["a lion", "the lamb of God"]}
+    ranked = json.loads(post(live, "/v1/rerank", fields).body)
+    scores = [result["relevance_score"] for result in ranked["results"]]
+    assert sorted(result["index"] for result in ranked["results"]) == [0, 1]
+    assert scores == sorted(scores, reverse=True)
+    [best] = json.loads(post(live, "/v1/rerank", {**fields, "top_n": 1}).body)["results"]
+    assert best == ranked["results"][0]
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "fields"),
+    [
+        ("tiny", "responses", {"input": "a"}),
+        ("tiny", "messages", {"messages": USER, "max_tokens": 1}),
+        ("tiny", "embeddings", {"input": "a"}),
+        ("vectors", "completions", {"prompt": "a"}),
+        ("vectors", "rerank", {"query": "a", "documents": ["b"]}),
+        ("words", "responses", {"input": "a"}),
+    ],
+)
+def test_an_endpoint_that_an_engine_has_not_is_refused_by_its_name(
+    live: Live, model: str, path: str, fields: dict[str, Any]
+) -> None:
+    answer = post(live, f"/v1/{path}", {"model": model, **fields})
+    assert answer.status == 400
+    error = json.loads(answer.body)["error"]
+    assert error["message"].startswith(f"model '{model}' does not serve /v1/{path}")
+    assert error["type"] == "invalid_request_error"
+    assert live.http("POST", f"/v1/{path}", b"{}").status == 401
 
 
 @pytest.mark.parametrize(

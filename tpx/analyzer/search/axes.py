@@ -68,9 +68,9 @@ def _list_dimensions(spec: SearchSpec, facts: ModelFacts, sweep: ConfigSweep) ->
 
 def _list_range_dimensions(facts: ModelFacts, space: SearchSpace) -> list[Dimension]:
     extras, strategy = space.extras, space.strategy
-    counts = [
-        Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in strategy.instances
-    ]
+    # one engine of vLLM fills its GPU
+    instances = strategy.instances if facts.backend != "vllm" else (facts.instances,)
+    counts = [Choice(label=str(n), delta=automatic_delta(facts, n, None), amount=n) for n in instances]
     found = [Dimension(name="instances", choices=tuple(counts))]
     if facts.max_batch_size > 0:
         sizes = tuple(_build_batch_choice(size, facts) for size in strategy.max_batch_sizes)

@@ -1,12 +1,13 @@
 """Axes of engines of language models: the parameters that decide their speed, and the values worth trying."""
 
 import itertools
+from collections.abc import Mapping
 
 from tpx.analyzer.search.space import Choice, Dimension
 from tpx.analyzer.search.spec import ENGINES, PARALLEL
 from tpx.analyzer.variants import ModelFacts
 
-DEFAULT_PARALLEL = 4
+_DEFAULT_PARALLEL = {"vllm": 256}
 
 
 def engine_dimensions(facts: ModelFacts, cores: int) -> list[Dimension]:
@@ -17,22 +18,30 @@ def engine_dimensions(facts: ModelFacts, cores: int) -> list[Dimension]:
             name=name,
             choices=tuple(_choose(name, value, facts) for value in values or (*doublings, cores)),
         )
-        for name, values in ENGINES.get(facts.backend, {}).items()
+        for name, values in axes_of(facts).items()
     ]
+
+
+def axes_of(facts: ModelFacts) -> Mapping[str, tuple[int, ...]]:
+    """Return the parameters to vary; none of a model that only Triton's vLLM backend serves, which ignores
+    them.
+    """
+    return ENGINES.get(facts.backend, {}) if facts.backend != "vllm" or facts.by_tpx else {}
 
 
 def parallel_of(facts: ModelFacts) -> int:
     """Return the sequences that the default's engine computes together; 0 for other backends."""
-    if facts.backend not in ENGINES:
+    if not axes_of(facts):
         return 0
-    return int(facts.parameters.get(PARALLEL) or DEFAULT_PARALLEL)
+    given = [int(facts.parameters[name]) for name in PARALLEL if facts.parameters.get(name)]
+    return max(given, default=_DEFAULT_PARALLEL.get(facts.backend, 4))
 
 
 def _choose(name: str, value: int, facts: ModelFacts) -> Choice:
     """Return a choice of a parameter; a context that is given stays as long for each sequence."""
     texts = {name: str(value)}
     context = facts.parameters.get("n_ctx")
-    if name == PARALLEL and context:
+    if name in PARALLEL and context:
         texts["n_ctx"] = str(int(context) * value // parallel_of(facts))
     delta = {"parameters": {key: {"string_value": text} for key, text in texts.items()}}
     return Choice(label=str(value), delta=delta, amount=value)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tpx.analyzer.results.measurement import LoadPoint, Models, Variant, group_name, together
 from tpx.analyzer.search.ranges import LoadSpace
-from tpx.analyzer.search.spec import SearchSpec
+from tpx.analyzer.search.spec import PARALLEL, SearchSpec
 from tpx.analyzer.variants import merge
 from tpx.errors import UsageError
 
@@ -118,7 +118,7 @@ class SearchGrid:
             instances = self.amount(point, "instances", model)
             threads = self.amount(point, "threads", model)
             # instances of one thread each may outnumber the cores, unless they are engines, which fill them
-            several = instances > 1 if ("n_parallel", model) in self._axes else threads > 1
+            several = instances > 1 if self._engine_sequences(point, model) else threads > 1
             if self._cores and several and instances * threads > self._cores:
                 each = f"{instances:g} instances with {threads:g} threads each"
                 return f"{each} are more than the {self._cores} cores"
@@ -133,6 +133,9 @@ class SearchGrid:
         """Return the amount chosen in a dimension, or `absent` if the grid lacks it."""
         axis = self._axes.get((name, model))
         return absent if axis is None else self.dimensions[axis].choices[point[axis]].amount
+
+    def _engine_sequences(self, point: Point, model: str) -> float:
+        return max(self.amount(point, name, model, absent=0.0) for name in PARALLEL)
 
     def batch_sizes(self, point: Point) -> tuple[int, ...]:
         """Return the client batch size of each model under load."""
@@ -154,9 +157,7 @@ class SearchGrid:
         return tuple(
             int(
                 self.amount(point, "instances", model)
-                * self.amount(
-                    point, "n_parallel", model, absent=2 * self.amount(point, "max_batch_size", model)
-                )
+                * (self._engine_sequences(point, model) or 2 * self.amount(point, "max_batch_size", model))
             )
             for model in self.members or ("",)
         )

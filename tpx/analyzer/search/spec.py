@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 Mode = Literal["brute", "manual", "quick", "optuna", "pareto", "budgeted"]
 
-PARALLEL = "n_parallel"
-"""Parameter for the sequences that an engine computes together: so many requests keep it busy."""
+PARALLEL = ("n_parallel", "max_num_seqs")
+"""Parameters for the sequences that an engine computes together: so many requests keep it busy."""
 ENGINES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
-    backend: {PARALLEL: (1, 2, 4, 8, 16, 32, 64), "n_batch": (512, 2048), "threads": ()}
-    for backend in ("llamacpp", "openvino_genai")
+    **{
+        backend: {"n_parallel": (1, 2, 4, 8, 16, 32, 64), "n_batch": (512, 2048), "threads": ()}
+        for backend in ("llamacpp", "openvino_genai")
+    },
+    "vllm": {"max_num_seqs": (16, 32, 64, 128, 256), "max_num_batched_tokens": (2048, 4096, 8192, 16384)},
 }
 """Parameters of backends of language models and their values; threads double up to the number of cores."""
 DEFAULT_TOLERANCE = 0.01

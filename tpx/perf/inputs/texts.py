@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from tpx.errors import MeasurementError, UsageError, WireError
-from tpx.perf.clients.base import Client, Prepared, Slot
+from tpx.perf.clients.base import Client, Prepared, Slot, ignore_loss
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.openai import INPUT, OpenAiAnswer, text_body
 from tpx.protocol.tensors import Tensor, encode_bytes
@@ -140,7 +140,13 @@ async def _count(text: str, endpoint: Endpoint, client: Client) -> int:
     tensors = [text_tensor(INPUT.name, orjson.dumps(body))]
     request = await client.prepare(tensors)
     (slot,) = await client.open(1)
-    answer = await _ask(slot, request)
+    try:
+        answer = await _ask(slot, request)
+    except WireError:
+        if not slot.unanswered:
+            raise
+        await client.renew(slot, None)
+        answer = await _ask(slot, request)
     if answer.status != client.success:
         failure = client.failure(answer)
         raise MeasurementError(f"--input-tokens: a prompt was refused: {failure.code}: {failure.message}")
@@ -149,11 +155,19 @@ async def _count(text: str, endpoint: Endpoint, client: Client) -> int:
 
 async def _ask(slot: Slot, request: Prepared) -> OpenAiAnswer:
     ended: asyncio.Future[OpenAiAnswer] = asyncio.get_running_loop().create_future()
+
+    def lose(error: WireError) -> None:
+        if not ended.done():
+            ended.set_exception(error)
+
+    slot.on_lost = lose
     slot.send(request, ended.set_result)
     try:
         return await asyncio.wait_for(ended, PROBE_S)
     except TimeoutError as exc:
-        raise WireError(f"--input-tokens: no answer to a prompt within {PROBE_S:g} s") from exc
+        raise MeasurementError(f"--input-tokens: no answer to a prompt within {PROBE_S:g} s") from exc
+    finally:
+        slot.on_lost = ignore_loss
 
 
 def text_tensor(name: str, element: bytes) -> Tensor:

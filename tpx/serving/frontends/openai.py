@@ -1,4 +1,4 @@
-"""OpenAI's API: chat completions, completions, embeddings, and the models that have them.
+"""OpenAI's API: chat completions, completions, embeddings, what an engine answers by itself, and the models.
 
 An engine's model takes and gives OpenAI's JSON as tensors, which pass through here unread. Any other model
 with the tensors of Triton's vLLM backend is served too: its texts are put into OpenAI's form here.
@@ -17,7 +17,7 @@ from tpx.errors import Code, InvalidRequest, NotFound, Overloaded, TpxError
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_checks import param_of
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import MAX_BODY_BYTES, Endpoint, OpenAiRequest, decode
+from tpx.protocol.openai import ENDPOINTS, MAX_BODY_BYTES, OWN, Endpoint, OpenAiRequest, decode
 from tpx.protocol.tensors import Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, RequestedOutput
 from tpx.serving.backpressure import ResponseBackpressure
@@ -140,17 +140,16 @@ def openai(plain: Route) -> Route:
 
 
 class OpenAiInference:
-    """Serves /v1/chat/completions, /v1/completions and /v1/embeddings."""
+    """Serves /v1/chat/completions, /v1/completions, /v1/embeddings, and endpoints that are the engine's."""
 
     def __init__(self, plane: InferencePlane, forwarding: HeaderForwarding | None = None) -> None:
         self._plane = plane
         self._forwarding = forwarding
 
     def routes(self) -> list[Route]:
-        endpoints: tuple[Endpoint, ...] = ("chat/completions", "completions", "embeddings")
         return [
             openai(route(f"/v1/{endpoint}", "inference", POST=partial(self._serve_request, endpoint)))
-            for endpoint in endpoints
+            for endpoint in ENDPOINTS
         ]
 
     def _serve_request(self, endpoint: Endpoint, request: HttpRequest, _: re.Match[str]) -> None:
@@ -178,6 +177,7 @@ class OpenAiInference:
             raise _unknown(asked.model)
         decoded = DecodedRequest(model_name=asked.model)
         form: _Form
+        own = asked.endpoint in OWN
         if _REQUEST in signature.inputs:
             data = encode_bytes([orjson.dumps(asked.fields)])
             decoded.inputs = [single_tensor(signature, signature.inputs[_REQUEST], data)]
@@ -188,7 +188,9 @@ class OpenAiInference:
             decoded.inputs = form.inputs()
         if self._forwarding is not None:
             decoded.parameters.update(self._forwarding.of_head(request.head))
-        answer: _Answer = _OpenAiEvents(request, form) if asked.stream else _OpenAiSingle(request, form)
+        if own:
+            decoded.parameters["openai_endpoint"] = asked.endpoint
+        answer: _Answer = _OpenAiEvents(request, form, own) if asked.stream else _OpenAiSingle(request, form)
         infer = self._plane.bind(decoded).request(_reply, answer)
         if isinstance(answer, _OpenAiEvents) and isinstance(form, _Passed):
             infer.pieces = answer.send
@@ -278,6 +280,8 @@ class _OpenAiEvents:
 
     request: HttpRequest
     _form: _Form
+    _own: bool
+    """True if the engine writes the lines of an event, and the last one."""
     _begun: bool = False
 
     @property
@@ -287,7 +291,7 @@ class _OpenAiEvents:
     def send(self, event: bytes) -> None:
         """Send an event; dropped if the client is gone."""
         self._begin()
-        self.request.send(b"data: %b\n\n" % event)
+        self.request.send((b"%b\n\n" if self._own else b"data: %b\n\n") % event)
 
     def _begin(self) -> None:
         if not self._begun:
@@ -298,14 +302,18 @@ class _OpenAiEvents:
         if outputs:
             self.send(self._form.piece(outputs))
         if final:
-            rest = self._form.rest()
             self._begin()
-            self.request.send(b"data: %b\n\n%b" % (rest, _DONE) if rest else _DONE)
+            if not self._own:
+                rest = self._form.rest()
+                self.request.send(b"data: %b\n\n%b" % (rest, _DONE) if rest else _DONE)
             self.request.finish()
 
     def fail(self, error: TpxError) -> None:
         if self._begun:
-            self.request.send(b"data: %b\n\n" % _render_error(error)[1])
+            body = _render_error(error)[1]
+            if self._own:  # by the type, as clients of Anthropic's and of responses expect it
+                body = b'event: error\ndata: {"type":"error",%b' % body[1:]
+            self.send(body)
             self.request.finish()
         else:
             answer_openai_error(self.request, error)

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 
 import orjson
 
+from tpx.errors import InvalidRequest
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest
+from tpx.protocol.openai import OWN, OpenAiRequest
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 from tpx.serving.request import TensorSpec
 from tpx.serving.signature import Signature
@@ -29,6 +30,8 @@ class ComposedTexts:
 
     def __init__(self, asked: OpenAiRequest, signature: Signature) -> None:
         """Raises InvalidRequest for fields that the model has no tensor for."""
+        if asked.endpoint in OWN:
+            raise InvalidRequest(f"model '{asked.model}' does not serve /v1/{asked.endpoint}")
         if asked.endpoint != "completions":
             name = "messages" if asked.endpoint == "chat/completions" else "input"
             raise FieldRefused(name, f"model '{asked.model}' has no chat template: use /v1/completions")

@@ -12,9 +12,10 @@ from tpx.serving.backends.language.views import (
     OpenAiWhole,
     TextView,
     TokenCounts,
+    UnreadView,
 )
 
-Fields = Sequence[tuple[str, bytes | int]]
+Fields = Sequence[tuple[str, bytes | int | float]]
 TIMINGS = {"prompt_n": 3, "cache_n": 2, "predicted_n": 4}
 
 
@@ -149,3 +150,51 @@ def test_token_counts_have_openai_s_names() -> None:
         "total_tokens": 9,
         "prompt_tokens_details": {"cached_tokens": 2},
     }
+
+
+@pytest.mark.parametrize(
+    ("parts", "counts"),
+    [
+        ([b'{"results":[],"usage":{"prompt_tokens":12,"total_tokens":12}}'], (12, 0)),
+        (
+            [
+                b'event: message_start\ndata: {"message":{"usage":{"input_tokens":8,"output_tokens":0}}}',
+                b'event: content_block_delta\ndata: {"delta":{"text":"\\"usage\\":{\\"input_tokens\\":5"}}',
+                b'event: message_delta\ndata: {"usage":{"output_tokens":3}}',
+            ],
+            (8, 3),
+        ),
+        (
+            [
+                b'event: response.completed\ndata: {"response":{"usage":{"input_tokens":4,'
+                b'"input_tokens_details":{"cached_tokens":2},"output_tokens":6,"total_tokens":10}}}'
+            ],
+            (4, 6),
+        ),
+    ],
+    ids=["rerank", "messages", "responses"],
+)
+def test_what_the_engine_writes_passes_unread_but_for_its_numbers_of_tokens(
+    parts: list[bytes], counts: tuple[int, int]
+) -> None:
+    sent = Sent()
+    view = UnreadView(sent, stream=len(parts) > 1)
+    for part in parts:
+        view.take(part)
+    view.end()
+    assert [fields[0][1] for fields in sent.fields] == parts
+    assert (view.usage.prompt, view.usage.completion) == counts
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_log_probabilities_of_tokens_are_outputs_if_wanted(stream: bool) -> None:
+    sent = Sent()
+    wanted = frozenset({"logprobs", "cumulative_logprob"})
+    view = TextView(sent, b"", stream=stream, wanted=wanted)
+    token = {"7": {"logprob": -1.5, "rank": 1, "decoded_token": "a"}}
+    view.take(chunk({"text": "a", "logprobs": [token], "cumulative_logprob": -1.5}, tokens=1))
+    view.take(last(text="b", logprobs=[token], cumulative_logprob=-3.0, tokens=1))
+    found = [dict(fields) for fields in sent.fields]
+    assert [each["cumulative_logprob"] for each in found] == ([-1.5, -3.0] if stream else [-3.0])
+    lists = [json.loads(str(each["logprobs"], "utf-8")) for each in found]  # type: ignore[arg-type]
+    assert lists == ([[token], [token]] if stream else [[token, token]])

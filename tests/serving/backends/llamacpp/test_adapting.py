@@ -61,6 +61,7 @@ def test_no_seed_becomes_the_one_that_means_a_random_one(seed: int) -> None:
     [
         ({**TEXT, "min_tokens": 2}, "min_tokens"),
         ({**TEXT, "echo": True}, "echo"),
+        ({**TEXT, "lora_name": "a"}, "lora_name"),
         ({**TEXT, "n": 5}, "n"),
         ({**CHAT, "tools": [tool("f")]}, "tools"),
     ],
@@ -80,8 +81,8 @@ def test_a_tool_that_is_not_offered_cannot_be_chosen() -> None:
 
 def test_sampling_parameters_may_be_strings_as_in_triton() -> None:
     given = {"temperature": "0.5", "max_tokens": "3", "ignore_eos": "true", "stop": ["x"]}
-    request = from_tensors(b"text", json.dumps(given).encode())
-    assert request.fields == {
+    request = from_tensors(b"text", json.dumps(given).encode(), (), frozenset())
+    assert request.as_completion().fields == {
         "model": "",
         "prompt": "text",
         "temperature": 0.5,
@@ -92,16 +93,17 @@ def test_sampling_parameters_may_be_strings_as_in_triton() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "param"),
+    ("sampling", "image", "param"),
     [
-        (b"[", "sampling_parameters"),
-        (b"[]", "sampling_parameters"),
-        (b'{"best_of":2}', "sampling_parameters.best_of"),
-        (b'{"n":2}', "sampling_parameters.n"),
-        (b'{"temperature":"hot"}', "temperature"),
+        (b"[", b"", "sampling_parameters"),
+        (b"[]", b"", "sampling_parameters"),
+        (b'{"best_of":2}', b"", "sampling_parameters.best_of"),
+        (b'{"n":2}', b"", "sampling_parameters.n"),
+        (b'{"temperature":"hot"}', b"", "temperature"),
+        (b"{}", b"?", "image"),
     ],
 )
-def test_wrong_sampling_parameters_are_named(sampling: bytes, param: str) -> None:
+def test_wrong_tensors_are_named(sampling: bytes, image: bytes, param: str) -> None:
     with pytest.raises(FieldRefused) as caught:
-        from_tensors(b"text", sampling)
+        from_tensors(b"text", sampling, (image,), frozenset()).as_completion()
     assert caught.value.param == param

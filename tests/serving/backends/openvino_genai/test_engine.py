@@ -1,29 +1,49 @@
 """OpenVINO GenAI behind OpenAI's API and the tensors of Triton's vLLM backend."""
 
 import json
+import shutil
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.serving.backends.llamacpp.models import write_tiny
+from tests.serving.backends.language.chats import USER, check_a_stream_has_the_text_of_the_whole_response
+from tests.serving.backends.llamacpp.models import TINY, write_tiny
 from tests.serving.live import Live, serving
 from tests.waiting import eventually
 
 pytest.importorskip("openvino_genai")
-
-USER: Any = [{"role": "user", "content": "And it came to pass"}]
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("models")
     write_tiny(repository, "tiny", "openvino_genai", threads=1, n_parallel=4, n_ctx=1024)
+    write_folder(repository / "folder" / "1")
     with serving(repository) as running:
         yield running
+
+
+def write_folder(directory: Path) -> None:
+    """The same model as OpenVINO IR with its tokenizer, without a configuration."""
+    script = """
+import sys
+import tpx.serving.backends.openvino
+from openvino_genai import ContinuousBatchingPipeline, SchedulerConfig, Tokenizer
+Tokenizer(sys.argv[1], enable_save_ov_model=True)
+ContinuousBatchingPipeline(sys.argv[1], SchedulerConfig(), "CPU", {"enable_save_ov_model": True})
+"""
+    directory.mkdir(parents=True)
+    file = directory / "tiny.gguf"  # the folder gets what is made of it
+    shutil.copy(TINY, file)
+    subprocess.run([sys.executable, "-c", script, str(file)], check=True, timeout=60)
+    file.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +53,20 @@ def client(live: Live) -> Iterator[openai.OpenAI]:
 
 
 def test_a_stream_of_a_chat_has_the_text_of_the_whole_response(client: openai.OpenAI) -> None:
-    fields: Any = {"model": "tiny", "messages": USER, "max_tokens": 12, "temperature": 0}
-    whole = client.chat.completions.create(**fields)
-    chunks = list(
-        client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
-    )
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == whole.choices[0].message.content
-    assert whole.choices[0].message.role == chunks[0].choices[0].delta.role == "assistant"
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
-    assert chunks[-1].usage is not None
-    assert whole.usage is not None
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 12
-    assert whole.usage.prompt_tokens > 5
+    check_a_stream_has_the_text_of_the_whole_response(client)
+
+
+def test_a_folder_of_openvino_ir_makes_the_text_of_its_gguf_file(live: Live, client: openai.OpenAI) -> None:
+    config = live.get("/v2/models/folder/config").json
+    assert (config["backend"], config["default_model_filename"]) == ("openvino_genai", "openvino_model.xml")
+    fields: Any = {"prompt": "And the", "max_tokens": 12, "temperature": 0}
+    texts = [client.completions.create(model=name, **fields).choices[0].text for name in ("tiny", "folder")]
+    assert texts[0] == texts[1] != ""
+    chats = [
+        client.chat.completions.create(model=name, messages=USER, max_tokens=5, temperature=0)
+        for name in ("tiny", "folder")
+    ]
+    assert chats[0].choices[0].message.content == chats[1].choices[0].message.content
 
 
 def test_completions_stop_at_a_text_and_may_begin_with_the_prompt(client: openai.OpenAI) -> None:

@@ -72,6 +72,24 @@ def write_checkpoint(directory: Path) -> None:
         (directory / name).write_text(json.dumps(content), encoding="utf-8")
 
 
+def write_adapter(directory: Path, checkpoint: Path) -> None:
+    """Write a LoRA of the tiny model that changes all its texts."""
+    directory.mkdir()
+    sizes = json.loads((checkpoint / "config.json").read_text())
+    width, rank, names = sizes["hidden_size"], 8, ("q_proj", "o_proj")
+    random = np.random.default_rng(1)
+    tensors = {}
+    for layer in range(sizes["num_hidden_layers"]):
+        for name in names:
+            module = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            for half, shape in (("A", (rank, width)), ("B", (width, rank))):
+                values = random.standard_normal(shape, np.float32)
+                tensors[f"{module}.lora_{half}.weight"] = values
+    save_file(tensors, directory / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 16, "target_modules": list(names), "bias": "none"}
+    (directory / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
 def _split_halves(array: Any, heads: int) -> Any:
     """Reorder rotated pairs of rows: neighbours in GGUF, a half of the head apart here."""
     rows, columns = array.shape

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -21,30 +21,25 @@ class Taken:
         self.endpoint = endpoint
         self.cancelled = False
         self.chunks: list[bytes] = []
-        self.prompts: list[int] = []
+        self.tokens = 0
         self.refused: tuple[str, int] | None = None
 
-    def take(self, data: bytes) -> bool:
+    def take(self, data: bytes, *, token: bool = True) -> bool:
         self.chunks += [data] if data else []
+        self.tokens += token and bool(data)
         return self.cancelled
-
-    def note_prompt(self, tokens: int) -> None:
-        self.prompts.append(tokens)
 
     def refuse(self, message: str, code: int) -> None:
         self.refused = message, code
 
-    def post(self, fields: Any) -> None:
-        [(_, data)] = fields
-        self.chunks.append(data)
 
-
-def answer(taken: Taken, *parts: bytes, status: int = 200) -> AsgiCall:
+def answer(taken: Taken, *parts: bytes, status: int = 200, kind: bytes = b"text/event-stream") -> AsgiCall:
     """The exchange after these parts of a body."""
+    headers = [(b"content-type", kind)]
     exchange = AsgiCall(cast("Generation", taken))
 
     async def send() -> None:
-        await exchange.send({"type": "http.response.start", "status": status})
+        await exchange.send({"type": "http.response.start", "status": status, "headers": headers})
         for part in parts:
             await exchange.send({"type": "http.response.body", "body": part, "more_body": True})
         await exchange.send({"type": "http.response.body", "body": b""})
@@ -94,13 +89,6 @@ def test_the_prompt_counts_for_each_choice_as_views_expect_it() -> None:
     assert last["timings"] == {"prompt_n": 10, "cache_n": 0, "predicted_n": 3}
 
 
-def test_the_size_of_the_prompt_is_noted_as_soon_as_it_is_known() -> None:
-    taken = Taken()
-    answer(taken, event(piece("a", usage={"prompt_tokens": 4, "completion_tokens": 1})))
-    assert taken.prompts == [4]
-    assert len(taken.chunks) == 1
-
-
 @pytest.mark.parametrize(
     ("status", "body", "refused"),
     [
@@ -131,7 +119,8 @@ def test_a_client_that_leaves_ends_the_connection() -> None:
         taken.cancelled = True
         exchange.look()
         assert (await waiting)["type"] == "http.disconnect"
-        await exchange.send({"type": "http.response.start", "status": 200})
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
         await exchange.send({"type": "http.response.body", "body": event(piece("late"))})
 
     asyncio.run(leave())
@@ -140,5 +129,14 @@ def test_a_client_that_leaves_ends_the_connection() -> None:
 
 def test_embeddings_are_one_answer() -> None:
     taken = Taken(endpoint="embeddings")
-    answer(taken, b'{"data"', b":[]}")
-    assert taken.chunks == [b'{"data":[]}']
+    answer(taken, b'{"data"', b":[]}", kind=b"application/json")
+    assert (taken.chunks, taken.tokens) == ([b'{"data":[]}'], 0)
+
+
+def test_events_of_responses_pass_with_their_lines_and_pieces_count_as_tokens() -> None:
+    taken = Taken(endpoint="responses")
+    names = ("response.created", "response.output_text.delta", "response.completed")
+    events = [b'event: %b\ndata: {"type":"%b"}' % (name.encode(), name.encode()) for name in names]
+    stream = b"\n\n".join([*events, b""])
+    answer(taken, stream[:30], stream[30:])
+    assert (taken.chunks, taken.tokens) == (events, 1)

@@ -1,8 +1,11 @@
 """vLLM behind OpenAI's API and the tensors of Triton's backend; `make test-vllm` runs it on a CPU."""
 
+import base64
 import http.client
+import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,10 +22,13 @@ from tests.waiting import eventually
 
 pytest.importorskip("vllm")
 pytest.importorskip("gguf")
+pytest.importorskip("PIL")
 
-from tests.serving.backends.vllm.checkpoint import write_checkpoint
+from PIL import Image
 
-USER: Any = [{"role": "user", "content": "And it came to pass"}]
+from tests.serving.backends.language.chats import USER, check_a_stream_has_the_text_of_the_whole_response
+from tests.serving.backends.vllm.checkpoint import write_adapter, write_checkpoint
+
 ARGUMENTS = {
     "model": "checkpoint",
     "disable_log_requests": True,
@@ -34,6 +40,8 @@ ARGUMENTS = {
     "enable_auto_tool_choice": True,
     "tool_call_parser": "hermes",
 }
+EMBEDS = {"runner": "pooling", "enable_auto_tool_choice": False, "tool_call_parser": None}
+ADAPTERS = {"enable_lora": "true", "max_lora_rank": 8}
 TOOL: Any = {
     "type": "function",
     "function": {
@@ -60,7 +68,11 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")  # compiling takes minutes
     repository = tmp_path_factory.mktemp("models")
-    write_model(repository, "tiny")
+    write_model(repository, "tiny", **ADAPTERS)
+    version = repository / "tiny" / "1"
+    write_adapter(version / "adapter", version / "checkpoint")
+    (version / "multi_lora.json").write_text('{"noisy": "adapter"}', encoding="utf-8")
+    write_model(repository, "vectors", **EMBEDS)
     write_model(repository, "wrong", max_model_length=1024)
     with serving(repository, model_control_mode="explicit") as running:
         assert load(running, "tiny") == (200, "")
@@ -83,19 +95,8 @@ def client(live: Live) -> Iterator[openai.OpenAI]:
 
 
 def test_a_stream_of_a_chat_has_the_text_of_the_whole_response(client: openai.OpenAI) -> None:
-    fields: Any = {"model": "tiny", "messages": USER, "max_tokens": 12, "temperature": 0}
-    whole = client.chat.completions.create(**fields)
-    chunks = list(
-        client.chat.completions.create(**fields, stream=True, stream_options={"include_usage": True})
-    )
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == whole.choices[0].message.content
+    text = check_a_stream_has_the_text_of_the_whole_response(client)
     assert "And the king" in text, "as it was trained"
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
-    assert chunks[-1].usage is not None
-    assert whole.usage is not None
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 12
-    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens == 8
 
 
 def test_choices_logprobs_stops_and_schemas_are_vllms(client: openai.OpenAI) -> None:
@@ -153,10 +154,163 @@ def test_the_tensors_of_tritons_backend_work(live: Live) -> None:
     assert [piece["finish_reason"] for piece in pieces][-1] == "length"
 
 
-def test_what_vllm_refuses_answers_400(client: openai.OpenAI) -> None:
+def test_log_probabilities_are_outputs_as_tritons_backend_has_them(live: Live) -> None:
+    sampling = {"max_tokens": 3, "temperature": 0, "logprobs": 2}
+    fields = {
+        "text_input": "And it came",
+        "sampling_parameters": json.dumps(sampling),
+        "return_logprobs": True,
+        "return_cumulative_logprob": True,
+    }
+    whole = json.loads(live.http("POST", "/v2/models/tiny/generate", json.dumps(fields).encode()).body)
+    tokens = json.loads(whole["logprobs"])
+    chosen = [next(iter(token.values())) for token in tokens]
+    assert "".join(token["decoded_token"] for token in chosen) == " to pass,"
+    assert whole["cumulative_logprob"] == pytest.approx(sum(token["logprob"] for token in chosen), abs=1e-4)
+    assert {len(token) for token in tokens} == {2}
+    assert chosen[0]["rank"] == 1
+    body = json.dumps({**fields, "stream": True}).encode()
+    events = live.http("POST", "/v2/models/tiny/generate_stream", body).body.decode().split("\n\n")
+    pieces = [json.loads(event.removeprefix("data: ")) for event in events if event]
+    assert [token for piece in pieces for token in json.loads(piece["logprobs"])] == tokens
+    del fields["sampling_parameters"]
+    plain = {**fields, "parameters": {"max_tokens": 3, "temperature": 0.0}}
+    answer = json.loads(live.http("POST", "/v2/models/tiny/generate", json.dumps(plain).encode()).body)
+    assert answer["text_output"] == "And it came to pass,", "parameters of the request, as in Triton's guide"
+    assert answer["logprobs"] == "null"
+    assert answer["cumulative_logprob"] == pytest.approx(whole["cumulative_logprob"], abs=1e-4)
+
+
+def test_an_adapter_is_chosen_by_its_name(live: Live, client: openai.OpenAI) -> None:
+    def over_tensors(**sampling: object) -> Any:
+        words = json.dumps({"max_tokens": 8, "temperature": 0, "ignore_eos": True, **sampling})
+        body = json.dumps({"text_input": "And", "sampling_parameters": words}).encode()
+        return json.loads(live.http("POST", "/v2/models/tiny/generate", body).body)
+
+    def over_openai(**more: object) -> str:
+        extra = {"ignore_eos": True, **more}
+        answer = client.completions.create(
+            model="tiny", prompt="And", max_tokens=8, temperature=0, extra_body=extra
+        )
+        assert answer.model == more.get("lora_name", "tiny")
+        return f"And{answer.choices[0].text}"
+
+    plain, noisy = over_tensors()["text_output"], over_tensors(lora_name="noisy")["text_output"]
+    assert plain != noisy
+    assert [over_openai(), over_openai(lora_name="noisy")] == [plain, noisy]
+    assert "has no adapter 'quiet' (it has noisy)" in over_tensors(lora_name="quiet")["error"]
+    with pytest.raises(openai.BadRequestError, match="has no adapter 'quiet'"):
+        over_openai(lora_name="quiet")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"nonsense": 1}, "sampling_parameters: .*nonsense"),
+        ({"temperature": -1}, "sampling_parameters: .*temperature"),
+        ({"_eos_token_id": 1}, "sampling_parameters._eos_token_id: not supported"),
+        ({"guided_decoding": "{"}, "sampling_parameters.guided_decoding: must be JSON"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_sampling_parameters_are_refused(live: Live, sampling: object, message: str) -> None:
+    fields = {"text_input": "And", "sampling_parameters": json.dumps(sampling)}
+    answer = live.http("POST", "/v2/models/tiny/generate", json.dumps(fields).encode())
+    assert answer.status == 400
+    assert re.search(message, json.loads(answer.body)["error"])
+
+
+def test_a_text_is_one_of_the_choices_of_guided_decoding(live: Live) -> None:
+    sampling = {"max_tokens": 20, "guided_decoding": {"choice": ["lamb", "lion"]}}
+    fields = {
+        "text_input": "And",
+        "sampling_parameters": json.dumps(sampling),
+        "exclude_input_in_output": True,
+    }
+    answer = live.http("POST", "/v2/models/tiny/generate", json.dumps(fields).encode())
+    assert json.loads(answer.body)["text_output"] in ("lamb", "lion")
+
+
+def test_images_reach_vllm_which_has_no_eyes_here(live: Live, client: openai.OpenAI) -> None:
+    data = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(data, "PNG")
+    image = base64.b64encode(data.getvalue()).decode()
+    for given, message in (
+        (image, "Multi-modal"),
+        ("????", "image: must be base64"),
+        ("aaaa", "image: is no image"),
+    ):
+        fields = {"text_input": "And", "image": [given]}
+        answer = live.http("POST", "/v2/models/tiny/generate", json.dumps(fields).encode())
+        assert answer.status == 400
+        assert message in json.loads(answer.body)["error"]
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
+    messages: Any = [{"role": "user", "content": [part]}]
+    with pytest.raises(openai.BadRequestError, match="multimodal"):
+        client.chat.completions.create(model="tiny", messages=messages)
+
+
+def test_responses_are_vllms(client: openai.OpenAI) -> None:
+    fields: Any = {"model": "tiny", "input": "And it came to pass", "max_output_tokens": 12, "temperature": 0}
+    whole = client.responses.create(**fields)
+    events = list(client.responses.create(**fields, stream=True))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text == whole.output_text
+    assert "And the king" in text
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    assert events[-1].response.usage is not None
+    assert whole.usage is not None
+    assert events[-1].response.usage.output_tokens == whole.usage.output_tokens == 12
+    part = {"type": "input_image", "image_url": "http://127.0.0.1:1/"}
+    elsewhere = {**fields, "input": [{"role": "user", "content": [part]}]}
+    with pytest.raises(openai.BadRequestError, match="nothing is fetched"):
+        client.responses.create(**elsewhere)
+    with pytest.raises(openai.BadRequestError, match="unknown or unsupported field of /v1/responses"):
+        client.responses.create(**fields, previous_response_id="r")
+
+
+def test_messages_are_vllms_and_their_tokens_are_logged(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    fields = {"model": "tiny", "messages": USER, "max_tokens": 12, "temperature": 0}
+    whole = json.loads(live.http("POST", "/v1/messages", json.dumps(fields).encode()).body)
+    assert "And the king" in whole["content"][0]["text"]
+    assert whole["usage"]["output_tokens"] == 12
+    with caplog.at_level("INFO"):
+        body = json.dumps({**fields, "stream": True}).encode()
+        events = live.http("POST", "/v1/messages", body).body.decode().split("\n\n")
+    data = [json.loads(line[6:]) for event in events for line in event.split("\n") if line[:7] == "data: {"]
+    pieces = [each["delta"]["text"] for each in data if each["type"] == "content_block_delta"]
+    assert "".join(pieces) == whole["content"][0]["text"]
+    assert events[0].startswith("event: message_start\n")
+    count = live.http(
+        "POST",
+        "/v1/messages/count_tokens",
+        json.dumps({name: fields[name] for name in ("model", "messages")}).encode(),
+    )
+    assert json.loads(count.body)["input_tokens"] == whole["usage"]["input_tokens"] == 8
+
+
+def test_a_model_of_vectors_ranks_scores_and_writes_no_text(live: Live, client: openai.OpenAI) -> None:
+    assert load(live, "vectors") == (200, "")
+    vectors = client.embeddings.create(model="vectors", input=["the lamb", "the lion"])
+    assert [len(each.embedding) for each in vectors.data] == [len(vectors.data[0].embedding)] * 2
+    ask = {"model": "vectors", "query": "the lamb", "documents": ["a stone", "the lamb"], "top_n": 1}
+    ranked = json.loads(live.http("POST", "/v1/rerank", json.dumps(ask).encode()).body)
+    assert [result["index"] for result in ranked["results"]] == [1]
+    pair = {"model": "vectors", "text_1": "the lamb", "text_2": ["a stone", "the lamb"]}
+    scores = json.loads(live.http("POST", "/v1/score", json.dumps(pair).encode()).body)["data"]
+    assert scores[0]["score"] < scores[1]["score"]
+    with pytest.raises(openai.BadRequestError, match="does not serve /v1/completions"):
+        client.completions.create(model="vectors", prompt="And")
+    assert live.http("POST", "/v2/repository/models/vectors/unload").status == 200
+
+
+def test_what_vllm_refuses_answers_400(live: Live, client: openai.OpenAI) -> None:
+    answer = live.http("POST", "/v2/models/tiny/generate", json.dumps({"text_input": "a " * 3000}).encode())
+    assert answer.status == 400
+    assert "maximum" in json.loads(answer.body)["error"]
     with pytest.raises(openai.BadRequestError, match="maximum context length is 1024"):
         client.completions.create(model="tiny", prompt="a " * 3000, max_tokens=4)
-    with pytest.raises(openai.BadRequestError, match="makes text only"):
+    with pytest.raises(openai.BadRequestError, match="does not serve /v1/embeddings"):
         client.embeddings.create(model="tiny", input="a")
 
 

@@ -13,10 +13,18 @@ from typing import Protocol
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest, decode
+from tpx.protocol.openai import OWN, OpenAiRequest, decode
 from tpx.serving.backends.language.metrics import EngineMetrics
-from tpx.serving.backends.language.tensors import from_tensors
-from tpx.serving.backends.language.views import REQUEST, OpenAiStream, OpenAiWhole, TextView, View
+from tpx.serving.backends.language.tensors import TextRequest, from_tensors
+from tpx.serving.backends.language.views import (
+    REQUEST,
+    OpenAiStream,
+    OpenAiWhole,
+    Post,
+    TextView,
+    UnreadView,
+    View,
+)
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.errors import ErrorCode
 from tpx.serving.backends.python.worker.execution import Execution
@@ -31,12 +39,12 @@ _CANCELLED = "the request was cancelled"
 class TextEngine(Protocol):
     """Computes requests, several at a time."""
 
-    embeds: bool
-    """True if it computes embeddings, and no text."""
+    endpoints: frozenset[str]
+    """Endpoints of OpenAI's API that it has."""
     context: int
     """Tokens that all sequences together can have."""
 
-    def adapt(self, asked: OpenAiRequest) -> object:
+    def adapt(self, asked: OpenAiRequest | TextRequest) -> object:
         """Return a request as the engine takes it. Raises InvalidRequest, with the field at fault."""
 
     def run(self, generation: "Generation") -> None:
@@ -86,44 +94,30 @@ class LanguageModel:
 
     def _parse(self, request: InferenceRequest, generation: "Generation") -> None:
         """Set what the engine has to do. Raises InvalidRequest."""
-        view: View
         values: JsonObject = {}
         for tensor in request.inputs():
-            array = tensor.as_numpy()
-            if array.size != 1:
+            array = tensor.as_numpy().reshape(-1)
+            if tensor.name() == "image":
+                values["image"] = list(array)
+            elif array.size != 1:
                 raise InvalidRequest(f"{tensor.name()}: must have one element, got {array.size}")
-            values[tensor.name()] = array.reshape(-1)[0]
+            else:
+                values[tensor.name()] = array[0]
+        asked: OpenAiRequest | TextRequest
         if REQUEST in values:
             others = sorted(values.keys() - {REQUEST})
             if others:
                 raise InvalidRequest(f"{others[0]}: not allowed together with {REQUEST}")
-            asked = decode(values[REQUEST])
-            legacy = asked.fields.get("logprobs", -1) if asked.endpoint == "completions" else -1
-            choices = asked.fields.get("n", 1)
-            view = (
-                OpenAiStream(
-                    generation.post, choices, include_usage=asked.include_usage, legacy_logprobs=legacy
-                )
-                if asked.stream
-                else OpenAiWhole(generation.post, choices, legacy_logprobs=legacy)
-            )
+            asked = decode(values[REQUEST], json.loads(request.parameters()).get("openai_endpoint", ""))
+            generation.view = _view_of(asked, generation.post)
         elif "text_input" in values:
-            asked = from_tensors(values["text_input"], values.get("sampling_parameters", b""))
-            stream = bool(values.get("stream", False))
-            exclude = bool(values.get("exclude_input_in_output", stream))
-            if stream and not exclude:
-                raise InvalidRequest("exclude_input_in_output: must not be false while streaming")
-            wanted = frozenset(
-                name.removeprefix("return_") for name in values if name.startswith("return_") and values[name]
-            )
-            prefix = b"" if exclude else values["text_input"]
-            view = TextView(generation.post, prefix, stream=stream, wanted=wanted)
+            asked, generation.view = _read_tensors(values, request.parameters(), generation.post)
         else:
             raise InvalidRequest(f"text_input: this input or {REQUEST} is required")
-        if (asked.endpoint == "embeddings") != self._engine.embeds:
-            does = "embeddings" if self._engine.embeds else "text"
-            raise InvalidRequest(f"model '{self._name}' makes {does} only")
-        generation.endpoint, generation.view = asked.endpoint, view
+        if asked.endpoint not in self._engine.endpoints:
+            has = ", ".join(f"/v1/{each}" for each in sorted(self._engine.endpoints))
+            raise InvalidRequest(f"model '{self._name}' does not serve /v1/{asked.endpoint} (it has {has})")
+        generation.endpoint = asked.endpoint
         generation.body = self._engine.adapt(asked)
 
     def _queue(self, generation: "Generation") -> None:
@@ -172,6 +166,32 @@ class LanguageModel:
             running = list(self._running)
             waiting = len(self._waiting)
         self._metrics.note_load(len(running), waiting, sum(each.tokens for each in running))
+
+
+def _view_of(asked: OpenAiRequest, post: Post) -> View:
+    if asked.endpoint in OWN or asked.endpoint == "embeddings":
+        return UnreadView(post, stream=asked.stream)
+    choices = asked.fields.get("n", 1)
+    legacy = asked.fields.get("logprobs", -1) if asked.endpoint == "completions" else -1
+    if asked.stream:
+        return OpenAiStream(post, choices, include_usage=asked.include_usage, legacy_logprobs=legacy)
+    return OpenAiWhole(post, choices, legacy_logprobs=legacy)
+
+
+def _read_tensors(values: JsonObject, parameters: str, post: Post) -> tuple[TextRequest, TextView]:
+    """Return the request of Triton's tensors and its view; without `sampling_parameters`, those of the
+    request itself are used. Raises InvalidRequest.
+    """
+    stream = bool(values.get("stream", False))
+    exclude = bool(values.get("exclude_input_in_output", stream))
+    if stream and not exclude:
+        raise InvalidRequest("exclude_input_in_output: must not be false while streaming")
+    wanted = frozenset(
+        name.removeprefix("return_") for name in values if name.startswith("return_") and values[name]
+    )
+    sampling = values.get("sampling_parameters", parameters.encode())
+    asked = from_tensors(values["text_input"], sampling, values.get("image", ()), wanted)
+    return asked, TextView(post, b"" if exclude else values["text_input"], stream=stream, wanted=wanted)
 
 
 class Generation:
@@ -233,7 +253,7 @@ class Generation:
                 engine.run(self)
             if self._error is None and self.cancelled:
                 self._error = _CANCELLED, ErrorCode.CANCELLED
-            if self._error is None and self.endpoint != "embeddings":
+            if self._error is None:
                 self.view.end()
         except (ValueError, RuntimeError) as exc:  # the engine refuses the request
             self._error = str(exc), ErrorCode.INVALID_ARG
@@ -251,19 +271,25 @@ class Generation:
         if isinstance(self.view, TextView):
             self.view.note_prompt(tokens)
 
-    def take(self, data: bytes) -> bool:
-        """Take a chunk, or nothing. Return True if the engine must cancel the request."""
+    def _note_token(self) -> None:
+        if not self.made:
+            self.first_ns = self.last_ns
+            if self.view.streams:
+                self._streams = True
+                self._outbox.expect(1)
+        self.made += 1
+
+    def take(self, data: bytes, *, token: bool = True) -> bool:
+        """Take a chunk, or nothing; about a token, unless `token` is false. Return True if the engine must
+        cancel the request.
+        """
         try:
             if self._handle in self._execution.cancelled:
                 self._error = _CANCELLED, ErrorCode.CANCELLED
             elif data:
                 self.last_ns = _clock()
-                if not self.made:
-                    self.first_ns = self.last_ns
-                    if self.view.streams:
-                        self._streams = True
-                        self._outbox.expect(1)
-                self.made += 1
+                if token:
+                    self._note_token()
                 self.view.take(data)
                 if self._behind:
                     self._error = _BEHIND, ErrorCode.UNAVAILABLE

@@ -1,7 +1,7 @@
 """Models of language engines in the server: their configuration, and the processes of their engines."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, replace
 from pathlib import Path
 from typing import ClassVar, Protocol, cast
@@ -68,20 +68,25 @@ class LanguageModelVersion:
         backend: str,
         *,
         takes_gpus: bool = False,
+        inputs: Mapping[str, str] = INPUTS,
+        outputs: Mapping[str, str] = OUTPUTS,
     ) -> None:
         """`settings` returns those of an engine. Raises ConfigError. With `takes_gpus`, an instance group
-        chooses its GPU.
+        chooses its GPU. `inputs` and `outputs` are tensors and their types.
         """
+        self._inputs = inputs
+        self._outputs = outputs
         self._process = process
         self._takes_gpus = takes_gpus
         self._settings = settings
         self._backend = backend
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
-        for name, datatype in INPUTS.items() if not config.input else ():
+        for name, datatype in self._inputs.items() if not config.input else ():
             kind = cast("DataType", BY_NAME[datatype].number)
-            config.input.add(name=name, data_type=kind, dims=[1], optional=True)
-        for name, datatype in OUTPUTS.items() if not config.output else ():
+            dims = [-1] if name == "image" else [1]
+            config.input.add(name=name, data_type=kind, dims=dims, optional=True)
+        for name, datatype in self._outputs.items() if not config.output else ():
             kind = cast("DataType", BY_NAME[datatype].number)
             config.output.add(name=name, data_type=kind, dims=[-1])
         config.model_transaction_policy.decoupled = True
@@ -100,7 +105,7 @@ class LanguageModelVersion:
                 field="model_transaction_policy.decoupled",
             )
         for tensor in inputs_and_outputs(config):
-            wanted = INPUTS if tensor.DESCRIPTOR.name == "ModelInput" else OUTPUTS
+            wanted = self._inputs if tensor.DESCRIPTOR.name == "ModelInput" else self._outputs
             datatype = wanted.get(tensor.name)
             if datatype is None or tensor.data_type != BY_NAME[datatype].number:
                 words = ", ".join(

@@ -1,6 +1,10 @@
 """Requests from the tensors of Triton's vLLM backend."""
 
+import base64
+import binascii
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
@@ -18,36 +22,61 @@ _SAMPLING = {
     "repetition_penalty": float,
     "seed": int,
     "n": int,
+    "logprobs": int,
     "ignore_eos": bool,
     "stop": None,
 }
 """Members of `sampling_parameters`, and the types that a string is converted to, as Triton does."""
 
 
-def from_tensors(prompt: bytes, sampling: bytes) -> OpenAiRequest:
-    """Return the request of the tensors `text_input` and `sampling_parameters`. Raises InvalidRequest."""
-    if len(prompt) + len(sampling) > MAX_BODY_BYTES:
-        raise FieldRefused("text_input", f"must have at most {MAX_BODY_BYTES} bytes")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRequest:
+    """A prompt as tensors have it."""
+
+    endpoint = "completions"
+    prompt: str
+    sampling: JsonObject
+    images: Sequence[bytes]
+    """Files of images."""
+    wanted: frozenset[str]
+    """Names of outputs besides the text."""
+
+    def as_completion(self) -> OpenAiRequest:
+        """Return it for an engine that has OpenAI's completions, and texts only. Raises FieldRefused."""
+        for name in self.sampling:
+            if name not in _SAMPLING or name == "logprobs":
+                known = ", ".join(name for name in _SAMPLING if name != "logprobs")
+                raise FieldRefused(f"sampling_parameters.{name}", f"unsupported (there are {known})")
+        return validate({"model": "", "prompt": self.prompt, **self.sampling}, "completions")
+
+
+def from_tensors(
+    prompt: bytes, sampling: bytes, images: Sequence[bytes], wanted: frozenset[str]
+) -> TextRequest:
+    """Return the request of the tensors `text_input`, `sampling_parameters` and `image`.
+
+    Raises InvalidRequest.
+    """
+    if len(prompt) + len(sampling) + sum(map(len, images)) > MAX_BODY_BYTES:
+        raise FieldRefused("text_input", f"must have at most {MAX_BODY_BYTES} bytes, with images")
     try:
         text, given = prompt.decode(), json.loads(sampling or b"{}")
     except (ValueError, RecursionError) as exc:
         raise FieldRefused("sampling_parameters", f"must be JSON, and text_input UTF-8: {exc}") from None
     if not isinstance(given, dict):
         raise FieldRefused("sampling_parameters", "must be a JSON object")
-    fields: JsonObject = {"model": "", "prompt": text}
-    for name, value in given.items():
-        if name not in _SAMPLING:
-            raise FieldRefused(
-                f"sampling_parameters.{name}", f"unsupported (there are {', '.join(_SAMPLING)})"
-            )
-        fields[name] = _converted(name, value)
+    fields = {name: _converted(name, value) for name, value in given.items() if value is not None}
     if fields.get("n", 1) != 1:
         raise FieldRefused("sampling_parameters.n", "only 1 is supported over tensors")
-    return validate(fields, "completions")
+    try:
+        files = [base64.b64decode(image, validate=True) for image in images]
+    except binascii.Error as exc:
+        raise FieldRefused("image", f"must be base64: {exc}") from None
+    return TextRequest(prompt=text, sampling=fields, images=files, wanted=wanted)
 
 
 def _converted(name: str, value: object) -> object:
-    kind = _SAMPLING[name]
+    kind = _SAMPLING.get(name)
     if not isinstance(value, str) or kind is None:
         return value
     if kind is bool:

@@ -5,6 +5,7 @@ a choice has llama.cpp's `timings` too, which say how many tokens it had.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -32,7 +33,10 @@ OUTPUTS = {
 _LAST = b'"timings":{'
 """In the last chunk of a choice. Within a text the quotes would be escaped."""
 
-Post = Callable[[Sequence[tuple[str, "bytes | int"]]], None]
+_USAGE = b'"usage":{'
+_COUNT = re.compile(rb'"(input|prompt|output|completion)_tokens":(\d+)')
+
+Post = Callable[[Sequence[tuple[str, "bytes | int | float"]]], None]
 
 
 class TokenCounts:
@@ -56,6 +60,14 @@ class TokenCounts:
         self.cached += timings["cache_n"]
         self.completion += timings["predicted_n"]
 
+    def note(self, usage: bytes) -> None:
+        """Note the numbers of an object `usage`, which begins the text; what is not in it is unchanged."""
+        for name, digits in _COUNT.findall(usage):
+            if name in (b"input", b"prompt"):
+                self._prompt = int(digits)
+            else:
+                self.completion = int(digits)
+
     def as_json(self) -> JsonObject:
         """Return it in OpenAI's form."""
         return {
@@ -78,6 +90,25 @@ class View(Protocol):
 
     def end(self) -> None:
         """Send what is left: all choices have ended."""
+
+
+class UnreadView:
+    """Passes responses on that the engine makes as a whole, but for their numbers of tokens."""
+
+    def __init__(self, post: Post, *, stream: bool) -> None:
+        """In a stream, each response is an event with its lines."""
+        self.usage = TokenCounts(1)
+        self.streams = stream
+        self._post = post
+
+    def take(self, data: bytes) -> None:
+        start = data.rfind(_USAGE)
+        if start >= 0:
+            self.usage.note(data[start:])
+        self._post(((RESPONSE, data),))
+
+    def end(self) -> None:
+        """Do nothing: the response is whole."""
 
 
 class OpenAiStream:
@@ -222,6 +253,7 @@ class TextView:
         self._post = post
         self.streams = stream
         self._wanted = wanted
+        self._logprobs: list[JsonObject] | None = None
         self._text = prompt
         self._prompt_tokens = 0
 
@@ -229,18 +261,22 @@ class TextView:
         chunk = json.loads(data)
         choice = chunk["choices"][0]
         self._text += choice["text"].encode()
+        if choice.get("logprobs") is not None and "logprobs" in self._wanted:
+            self._logprobs = [*(self._logprobs or ()), *choice["logprobs"]]
         timings = chunk.get("timings")
         if timings is not None:
             self.usage.add(timings)
         reason = choice["finish_reason"]
         if self.streams or reason:
-            tokens = self.usage.completion if not self.streams else bool(not reason or choice["text"])
-            self._send(reason or "None", tokens=tokens)
-            self._text = b""
+            one = chunk.get("tokens", bool(not reason or choice["text"]))
+            self._send(choice, tokens=one if self.streams else self.usage.completion)
+            self._text, self._logprobs = b"", None
 
-    def _send(self, reason: str, *, tokens: int) -> None:
-        values: dict[str, bytes | int] = {
-            "finish_reason": reason.encode(),
+    def _send(self, choice: JsonObject, *, tokens: int) -> None:
+        values: dict[str, bytes | int | float] = {
+            "finish_reason": (choice["finish_reason"] or "None").encode(),
+            "cumulative_logprob": choice.get("cumulative_logprob", 0.0),
+            "logprobs": json.dumps(self._logprobs).encode(),
             "num_input_tokens": self.usage.prompt or self._prompt_tokens,
             "num_output_tokens": int(tokens),
         }

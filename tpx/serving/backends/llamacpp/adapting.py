@@ -4,7 +4,7 @@ import json
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest
+from tpx.protocol.openai import OpenAiRequest, refuse_images
 
 _SEED = 2**31 - 1
 """llama.cpp's seeds have 32 bits, and the largest means a random one."""
@@ -19,12 +19,14 @@ def adapt(request: OpenAiRequest, *, tools: bool, parallel: int) -> bytes:
     Raises FieldRefused. `tools` is True if the chat template supports them.
     """
     fields = {name: value for name, value in request.fields.items() if name not in _WITHOUT_EFFECT}
-    if request.endpoint == "embeddings":
+    if request.endpoint in ("embeddings", "rerank"):
         return json.dumps(fields).encode()
+    refuse_images(request)
     if fields.pop("min_tokens", 0):
         raise FieldRefused("min_tokens", "llama.cpp has no such setting (ignore_eos goes on to max_tokens)")
-    if fields.pop("echo", False):
-        raise FieldRefused("echo", "llama.cpp has no such setting")
+    for name in ("echo", "lora_name"):
+        if fields.pop(name, False):
+            raise FieldRefused(name, "llama.cpp has no such setting")
     if fields.get("n", 1) > parallel:
         raise FieldRefused("n", f"the model has {parallel} sequences in parallel, its parameter n_parallel")
     _rename(fields)

@@ -14,7 +14,7 @@ from tpx.serving.backends.language.model import (
     given_parameters,
 )
 
-_POOLINGS = {name: name for name in ("mean", "cls", "last")}
+_POOLINGS = {name: name for name in ("mean", "cls", "last", "rank")}
 _CACHE_TYPES = {name: name for name in ("f16", "q8_0", "q4_0")}
 
 

@@ -8,7 +8,7 @@ from typing import cast
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import OpenAiRequest
 from tpx.serving.backends.language.generation import Generation, LanguageModel
-from tpx.serving.backends.language.views import RESPONSE
+from tpx.serving.backends.language.tensors import TextRequest
 from tpx.serving.backends.llamacpp.adapting import adapt
 from tpx.serving.backends.llamacpp.llama_server import start_server
 from tpx.serving.backends.python.worker.errors import ErrorCode
@@ -21,12 +21,13 @@ class LlamaCppEngine:
     """Implements TextEngine: llama.cpp batches the sequences of all threads by itself."""
 
     def __init__(self, settings: JsonObject, args: Mapping[str, str]) -> None:
-        self.embeds: bool = settings["embeddings"]
+        self.endpoints = _endpoints(settings)
         self.context: int = settings["n_ctx"]
         self._parallel: int = settings["n_parallel"]
         self._server, self._supports_tools = start_server(settings, args["model_name"])
 
-    def adapt(self, asked: OpenAiRequest) -> bytes:
+    def adapt(self, asked: OpenAiRequest | TextRequest) -> bytes:
+        asked = asked.as_completion() if isinstance(asked, TextRequest) else asked
         return adapt(asked, tools=self._supports_tools, parallel=self._parallel)
 
     def run(self, generation: Generation) -> None:
@@ -39,14 +40,22 @@ class LlamaCppEngine:
             return generation.take(data)
 
         body = cast("bytes", generation.body)
-        if generation.endpoint == "embeddings":
-            answer = self._server.handle_embeddings(body)
+        if generation.endpoint in ("embeddings", "rerank"):
+            reranks = generation.endpoint == "rerank"
+            compute = self._server.handle_rerank if reranks else self._server.handle_embeddings
+            answer = compute(body)
             if not _refused(generation, answer):
-                generation.post(((RESPONSE, answer),))
+                generation.take(answer, token=False)
         elif generation.endpoint == "completions":
             self._server.handle_completions(body, take)
         else:
             self._server.handle_chat_completions(body, take)
+
+
+def _endpoints(settings: JsonObject) -> frozenset[str]:
+    if settings["embeddings"]:
+        return frozenset({"rerank" if settings["pooling"] == "rank" else "embeddings"})
+    return frozenset({"chat/completions", "completions"})
 
 
 def _refused(generation: Generation, data: bytes) -> bool:

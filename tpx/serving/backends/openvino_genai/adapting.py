@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest
+from tpx.protocol.openai import OpenAiRequest, refuse_images
 
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's for completions, and vLLM's."""
@@ -50,6 +50,7 @@ class Generated:
 
 def adapt(asked: OpenAiRequest) -> Generated:
     """Translate a request. Raises FieldRefused."""
+    refuse_images(asked)
     settings: JsonObject = {}
     chat = asked.endpoint == "chat/completions"
     for name, value in asked.fields.items():

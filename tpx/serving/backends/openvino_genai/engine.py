@@ -24,6 +24,7 @@ from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import OpenAiRequest
 from tpx.serving.backends.language.generation import Generation, LanguageModel
+from tpx.serving.backends.language.tensors import TextRequest
 from tpx.serving.backends.openvino_genai.adapting import Generated, adapt
 from tpx.serving.backends.openvino_genai.texts import TextStream, TokenTexts
 
@@ -52,7 +53,7 @@ class PipelineHandle(Protocol):
 class OpenVinoGenAiEngine:
     """Implements TextEngine."""
 
-    embeds = False
+    endpoints = frozenset({"chat/completions", "completions"})
 
     def __init__(self, settings: JsonObject, args: Mapping[str, str]) -> None:
         self._name = args["model_name"]
@@ -78,7 +79,8 @@ class OpenVinoGenAiEngine:
         self._changed = threading.Condition(threading.Lock())
         threading.Thread(target=self._advance, name="tpx-steps", daemon=True).start()
 
-    def adapt(self, asked: OpenAiRequest) -> Generated:
+    def adapt(self, asked: OpenAiRequest | TextRequest) -> Generated:
+        asked = asked.as_completion() if isinstance(asked, TextRequest) else asked
         if asked.endpoint == "chat/completions" and not self._tokenizer.chat_template:
             raise FieldRefused("messages", "the model has no chat template: use /v1/completions")
         return adapt(asked)

@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from typing import cast
 
 from tpx.protocol.json_values import JsonObject
+from tpx.protocol.openai import OWN
 from tpx.serving.backends.language.generation import Generation
-from tpx.serving.backends.language.views import RESPONSE
 from tpx.serving.backends.python.worker.errors import ErrorCode
 
 _OPEN = b'"finish_reason":null'
 """In all chunks of a choice but its last. Within a text the quotes would be escaped."""
+_PIECE = re.compile(rb"event: (response\.[a-z_.]+\.delta|content_block_delta)\n")
+"""Begins an event with a piece of the output."""
 _CODES = {400: ErrorCode.INVALID_ARG, 404: ErrorCode.INVALID_ARG, 501: ErrorCode.UNSUPPORTED}
 
 Message = JsonObject
@@ -21,22 +24,16 @@ Application = Callable[
 """An ASGI application."""
 
 
-class VllmClient(Protocol):
-    """Members of vLLM's client of its engine, which has processes of its own."""
-
-    @property
-    def errored(self) -> bool:
-        """True once the engine has ended."""
-
-
 class AsgiCall:
     """A request to the application, and what it answers."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
+        self._own = generation.endpoint in OWN
         self._body, self._choices = cast("tuple[bytes, int]", generation.body)
         self._gone = asyncio.Event()
         self._status = 0
+        self._events = False
         self._text = b""
         self._end: JsonObject = {}
         """The last chunk of a choice, until the numbers of tokens are known."""
@@ -73,44 +70,45 @@ class AsgiCall:
         """Take a part of the answer."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
+            headers = dict(message.get("headers", ()))
+            self._events = headers.get(b"content-type", b"").startswith(b"text/event-stream")
             return
         self._text += message.get("body", b"")
         if self._status != 200:
             if not message.get("more_body"):
                 self._refuse(_parse_error(self._text))
-        elif self._generation.endpoint == "embeddings":
-            if not message.get("more_body"):
-                self._generation.post(((RESPONSE, self._text),))
-        else:
+        elif self._events:
             *events, self._text = self._text.split(b"\n\n")
             for event in events:
-                self._take(event.removeprefix(b"data: "))
+                self._take(event)
+        elif not message.get("more_body"):
+            self._pass_on(self._text, token=False)
 
-    def _take(self, data: bytes) -> None:
-        if data == b"[DONE]" or self._gone.is_set():
+    def _take(self, event: bytes) -> None:
+        if self._gone.is_set():
             return
-        if _OPEN in data and b'"usage"' not in data:
+        if self._own:
+            self._pass_on(event, token=_PIECE.match(event) is not None)
+            return
+        data = event.removeprefix(b"data: ")
+        if data == b"[DONE]":
+            return
+        if _OPEN in data:
             self._pass_on(data)
             return
         chunk = json.loads(data)
         if "error" in chunk:
             self._refuse(chunk)
             return
-        usage, choices = chunk.get("usage"), chunk["choices"]
-        if not choices:  # after the last choice
-            self._pass_on(_encode({**self._end, "timings": self._count(usage)}))
-            return
-        if usage:
-            self._generation.note_prompt(usage["prompt_tokens"])
-        if choices[0]["finish_reason"] is None:
-            self._pass_on(data)
+        if not chunk["choices"]:  # after the last choice
+            self._pass_on(_encode({**self._end, "timings": self._count(chunk["usage"])}))
             return
         if self._end:
             self._pass_on(_encode(self._end))
         self._end = chunk
 
-    def _pass_on(self, data: bytes) -> None:
-        if self._generation.take(data):
+    def _pass_on(self, data: bytes, *, token: bool = True) -> None:
+        if self._generation.take(data, token=token):
             self._gone.set()
 
     def _count(self, usage: JsonObject) -> JsonObject:

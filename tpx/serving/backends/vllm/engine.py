@@ -3,16 +3,21 @@
 import asyncio
 import json
 import os
+import secrets
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
+from typing import cast
 
+from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import OpenAiRequest
 from tpx.serving.backends.language.generation import Generation, LanguageModel
-from tpx.serving.backends.vllm.asgi import Application, AsgiCall, VllmClient
+from tpx.serving.backends.language.tensors import TextRequest
+from tpx.serving.backends.vllm.asgi import Application, AsgiCall
+from tpx.serving.backends.vllm.texts import VllmClient, VllmText, chunk_of, text_for_vllm
 
 _LOOK_EVERY_S = 0.05
 _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
@@ -22,9 +27,11 @@ _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 class VllmEngine:
     """Implements TextEngine: vLLM batches all requests by itself."""
 
-    embeds: bool
+    endpoints: frozenset[str]
     context: int
     _application: Application
+    _client: VllmClient
+    _adapters: Mapping[str, object]
 
     def __init__(self, settings: JsonObject, args: Mapping[str, str]) -> None:
         for name, value in _ENVIRONMENT.items():
@@ -39,20 +46,32 @@ class VllmEngine:
         threading.Thread(target=self._loop.run_forever, name="tpx-vllm", daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._start(settings["arguments"]), self._loop).result()
 
-    def adapt(self, asked: OpenAiRequest) -> tuple[bytes, int]:
-        """Return the request as vLLM takes it, and the choices per prompt: always a stream, which can be
-        cancelled.
+    def adapt(self, asked: OpenAiRequest | TextRequest) -> tuple[bytes, int] | VllmText:
+        """Return the request as vLLM takes it, over HTTP with the choices per prompt: always a stream where
+        that has chunks, which can be cancelled.
         """
+        if isinstance(asked, TextRequest):
+            text = text_for_vllm(asked)
+            self._check_adapter("sampling_parameters.lora_name", text.lora)
+            return text
         body = {name: value for name, value in asked.fields.items() if name not in ("best_of", "store")}
-        body["model"] = self._name
-        if asked.endpoint != "embeddings":
-            # over tensors the size of the prompt is told before the end
-            usage = {"include_usage": True, "continuous_usage_stats": not asked.model}
-            body |= {"stream": True, "stream_options": usage}
+        adapter = body.pop("lora_name", "")
+        self._check_adapter("lora_name", adapter)
+        body["model"] = adapter or self._name
+        if asked.endpoint in ("chat/completions", "completions"):
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        elif asked.endpoint == "responses":
+            body["store"] = False
         return json.dumps(body).encode(), asked.fields.get("n", 1)
 
+    def _check_adapter(self, path: str, name: str) -> None:
+        if name and name not in self._adapters:
+            has = ", ".join(sorted(self._adapters)) or "none"
+            raise FieldRefused(path, f"model '{self._name}' has no adapter '{name}' (it has {has})")
+
     def run(self, generation: Generation) -> None:
-        calling = self._call(AsgiCall(generation))
+        text = isinstance(generation.body, VllmText)
+        calling = self._generate(generation) if text else self._call(AsgiCall(generation))
         asyncio.run_coroutine_threadsafe(calling, self._loop).result()
 
     async def _call(self, call: AsgiCall) -> None:
@@ -62,11 +81,32 @@ class VllmEngine:
         finally:
             self._running.discard(call)
 
+    async def _generate(self, generation: Generation) -> None:
+        from vllm.exceptions import VLLMClientError
+
+        text = cast("VllmText", generation.body)
+        made = 0
+        try:
+            [prompt] = await self._client.renderer.render_cmpl_async([text.prompt])
+            outputs = self._client.generate(
+                prompt, text.sampling, secrets.token_hex(16), lora_request=self._adapters.get(text.lora)
+            )
+            async with aclosing(outputs):
+                async for output in outputs:
+                    if not made:
+                        generation.note_prompt(len(output.prompt_token_ids))
+                    made += len(output.outputs[0].token_ids)
+                    if generation.take(chunk_of(output, made, logprobs=text.logprobs)):
+                        return
+        except VLLMClientError as exc:
+            raise ValueError(str(exc)) from exc
+
     async def _start(self, arguments: JsonObject) -> None:
         from tpx.serving.backends.vllm.application import started_vllm
 
         vllm = await self._started.enter_async_context(started_vllm(arguments, self._name))
-        self.embeds, self.context, self._application = vllm.embeds, vllm.context, vllm.application
+        self.endpoints, self.context = vllm.endpoints, vllm.context
+        self._application, self._client, self._adapters = vllm.application, vllm.client, vllm.adapters
         self._watching = asyncio.create_task(self._watch(vllm.client))
 
     async def _watch(self, client: VllmClient) -> None:

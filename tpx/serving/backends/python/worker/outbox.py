@@ -17,16 +17,17 @@ from tpx.serving.backends.python.worker.channel import Entry, ServerGone
 from tpx.serving.backends.python.worker.execution import Execution
 
 _LENGTH = struct.Struct("<I")
+_REAL = struct.Struct("<f")
 AHEAD_BYTES = 1 << 20
 """Bytes of responses that a client may be behind."""
 _SHORTEST_S, _LONGEST_S = 0.002, 0.008
 """Shortest and longest time after which a response no longer waits for others of its step: the tokens of many
 sequences are sampled one after another, which takes a part of a step.
 """
-_DATATYPES = {bytes: "BYTES", int: "UINT32"}
+_DATATYPES = {bytes: "BYTES", int: "UINT32", float: "FP32"}
 
-Fields = Sequence[tuple[str, "bytes | int"]]
-"""Outputs of one element each, by name: BYTES or UINT32."""
+Fields = Sequence[tuple[str, "bytes | int | float"]]
+"""Outputs of one element each, by name: BYTES, UINT32 or FP32."""
 
 
 class Outbox:
@@ -62,7 +63,9 @@ class Outbox:
     def post(self, handle: int, fields: Fields) -> bool:
         """Send a response. Return False if the client is too far behind to get any more."""
         parts: list[frames.Buffer] = [
-            _LENGTH.pack(len(value)) + value if isinstance(value, bytes) else _LENGTH.pack(value)
+            _LENGTH.pack(len(value)) + value
+            if isinstance(value, bytes)
+            else (_REAL if isinstance(value, float) else _LENGTH).pack(value)
             for _, value in fields
         ]
         size = frames.RESPONSE_BYTES
