@@ -69,7 +69,7 @@ class Command:
 COMMANDS: dict[Path, Command] = {
     ("serve",): Command(
         run="tpx.cli.serve:main",
-        config="tpx.serving.options:ServeConfig",
+        config="tpx.serving.options:ServeWords",
         summary="Serve models over HTTP and gRPC as Triton does.",
         details="Without models and repositories: ./models if it exists, otherwise the example models.",
         examples=(
