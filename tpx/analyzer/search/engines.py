@@ -1,10 +1,9 @@
 """Axes of engines of language models: the parameters that decide their speed, and the values worth trying."""
 
 import itertools
-from collections.abc import Mapping
 
 from tpx.analyzer.search.space import Choice, Dimension
-from tpx.analyzer.search.spec import ENGINES, PARALLEL
+from tpx.analyzer.search.spec import PARALLEL, axes_of
 from tpx.analyzer.variants import ModelFacts
 
 _DEFAULT_PARALLEL = {"vllm": 256}
@@ -18,20 +17,13 @@ def engine_dimensions(facts: ModelFacts, cores: int) -> list[Dimension]:
             name=name,
             choices=tuple(_choose(name, value, facts) for value in values or (*doublings, cores)),
         )
-        for name, values in axes_of(facts).items()
+        for name, values in axes_of(facts.backend, by_tpx=facts.by_tpx).items()
     ]
-
-
-def axes_of(facts: ModelFacts) -> Mapping[str, tuple[int, ...]]:
-    """Return the parameters to vary; none of a model that only Triton's vLLM backend serves, which ignores
-    them.
-    """
-    return ENGINES.get(facts.backend, {}) if facts.backend != "vllm" or facts.by_tpx else {}
 
 
 def parallel_of(facts: ModelFacts) -> int:
     """Return the sequences that the default's engine computes together; 0 for other backends."""
-    if not axes_of(facts):
+    if not axes_of(facts.backend, by_tpx=facts.by_tpx):
         return 0
     given = [int(facts.parameters[name]) for name in PARALLEL if facts.parameters.get(name)]
     return max(given, default=_DEFAULT_PARALLEL.get(facts.backend, 4))

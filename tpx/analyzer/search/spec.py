@@ -32,6 +32,15 @@ ENGINES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "vllm": {"max_num_seqs": (16, 32, 64, 128, 256), "max_num_batched_tokens": (2048, 4096, 8192, 16384)},
 }
 """Parameters of backends of language models and their values; threads double up to the number of cores."""
+
+
+def axes_of(backend: str, *, by_tpx: bool) -> Mapping[str, tuple[int, ...]]:
+    """Return the parameters to vary; none of a model that only Triton's vLLM backend serves, which ignores
+    them.
+    """
+    return ENGINES.get(backend, {}) if backend != "vllm" or by_tpx else {}
+
+
 DEFAULT_TOLERANCE = 0.01
 LEAST_PERCENT = 5.0
 MOST_PERCENT = 10.0
