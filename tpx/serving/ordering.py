@@ -10,7 +10,7 @@ Reply = Callable[[InferRequest, InferResponse], None]
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _Entry:
     request: InferRequest | None
     """The request; None if it was cancelled and answered before its turn."""
     responses: deque[tuple[InferResponse, RequestHead]] = field(default_factory=deque)
@@ -22,14 +22,14 @@ class ReplyOrder:
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
-        self._row: deque[_Place] = deque()
-        self._by_request: dict[int, _Place] = {}
+        self._row: deque[_Entry] = deque()
+        self._by_request: dict[int, _Entry] = {}
 
     def enter(self, request: InferRequest) -> None:
         """Add a request to the order."""
-        place = _Place(request)
-        self._row.append(place)
-        self._by_request[id(request)] = place
+        entry = _Entry(request)
+        self._row.append(entry)
+        self._by_request[id(request)] = entry
 
     def leave(self, request: InferRequest) -> None:
         """Remove a request that was refused immediately; it is the last one."""
@@ -37,11 +37,11 @@ class ReplyOrder:
         self._row.pop()
 
     def reply(self, request: InferRequest, response: InferResponse) -> None:
-        """Send a response now, or at the request's turn. A cancelled request leaves an empty place."""
+        """Send a response now, or at the request's turn. A cancelled request leaves an empty entry."""
         if response.final and request.cancelled:
-            place = self._by_request.pop(id(request))
-            place.request = None
-            place.responses.clear()
+            entry = self._by_request.pop(id(request))
+            entry.request = None
+            entry.responses.clear()
             self._reply(request, response)
         else:
             self._by_request[id(request)].responses.append((response, request.head))

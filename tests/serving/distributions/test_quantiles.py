@@ -120,7 +120,7 @@ def test_a_value_is_forgotten_after_its_minute() -> None:
     seen = {}
     for second in range(0, 90, 4):
         if second * S >= window.ends_ns:
-            window.turn(second * S)
+            window.expire(second * S)
         seen[second] = window.read([0.5])[0]
     assert {seen[second] for second in seen if second < 48} == {1000}
     assert {seen[second] for second in seen if second >= 60} == {None}
@@ -130,17 +130,17 @@ def test_the_window_is_all_of_its_slots() -> None:
     window = SlidingQuantiles(0.001, 0)
     for second in range(0, 60, 12):
         if second:
-            window.turn(second * S)
+            window.expire(second * S)
         window.add([second] * 10)
     assert window.read([0.1, 0.5, 0.9, 1.0]) == [0, 24, 48, 48]
-    window.turn(60 * S)
+    window.expire(60 * S)
     assert window.read([0.1, 1.0]) == [12, 48]
 
 
 def test_a_long_silence_ends_every_slot_at_once() -> None:
     window = SlidingQuantiles(0.01, 0)
     window.add([1])
-    window.turn(10_000 * S)
+    window.expire(10_000 * S)
     assert window.read([0.5]) == [None]
     assert 10_000 * S < window.ends_ns <= 10_012 * S
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tpx.serving.tracing.trace import Caller, place_below, read_caller
+from tpx.serving.tracing.trace import Caller, ids_below, read_caller
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c12666c", "b7ad6b7169242424"
 
@@ -49,10 +49,10 @@ def test_a_state_that_cannot_be_handed_on_is_left_out(state: str) -> None:
 
 
 def test_the_places_of_one_trace_lie_below_each_other() -> None:
-    place = place_below(Caller(1, 2, sampled=True, state="a=b"))
-    child = place.child()
-    assert (place.trace_id, child.trace_id, child.above_id) == (1, 1, place.span_id)
-    assert len({2, place.above_id, place.span_id, child.span_id}) == 4
+    ids = ids_below(Caller(1, 2, sampled=True, state="a=b"))
+    child = ids.child()
+    assert (ids.trace_id, child.trace_id, child.above_id) == (1, 1, ids.span_id)
+    assert len({2, ids.above_id, ids.span_id, child.span_id}) == 4
     assert json.loads(child.context) == {
         "traceparent": f"00-{1:032x}-{child.span_id:016x}-01",
         "tracestate": "a=b",
@@ -60,6 +60,6 @@ def test_the_places_of_one_trace_lie_below_each_other() -> None:
 
 
 def test_requests_without_a_caller_are_traces_of_their_own() -> None:
-    one, other = place_below(None), place_below(None)
+    one, other = ids_below(None), ids_below(None)
     assert one.trace_id != other.trace_id
     assert "tracestate" not in json.loads(one.context)

@@ -11,7 +11,7 @@ from tests.serving.tracing.requests import request_for
 from tpx.errors import UsageError
 from tpx.serving.tracing import queue
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
-from tpx.serving.tracing.trace import Trace, place_below
+from tpx.serving.tracing.trace import Trace, ids_below
 from tpx.serving.tracing.tracer import SpanExport, open_sink
 
 SPANS_EACH = 3
@@ -63,7 +63,7 @@ def add() -> Callable[[SpanExport, int], None]:
 
     def adding(exporting: SpanExport, count: int) -> None:
         for _ in range(count):
-            trace = Trace(ids.__next__, ("TIMESTAMPS",), lambda _: None, place=place_below(None))
+            trace = Trace(ids.__next__, ("TIMESTAMPS",), lambda _: None, ids=ids_below(None))
             trace.begin(request_for([[1, 2]]))
             exporting.add(trace, complete=False)
 

@@ -118,7 +118,7 @@ class SlidingQuantiles:
         """Add values to the current slot."""
         self._slots[-1].add(values)
 
-    def turn(self, now_ns: int) -> None:
+    def expire(self, now_ns: int) -> None:
         """Drop slots that have expired."""
         ended = max(0, (now_ns - self.ends_ns) // _SLOT_NS + 1)
         self.ends_ns += ended * _SLOT_NS
@@ -186,4 +186,4 @@ class Summary:
 
     def _turn_window(self, now_ns: int) -> None:
         self._add_waiting()
-        self._quantiles.turn(now_ns)
+        self._quantiles.expire(now_ns)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from tpx.serving.tracing.settings import SpanSettings
-from tpx.serving.tracing.trace import SpanPlace, Trace, TraceStamp, new_span_id
+from tpx.serving.tracing.trace import SpanIds, Trace, TraceStamp, new_span_id
 
 ROOT = "InferRequest"
 """Triton's name for the span of a request."""
@@ -61,17 +61,17 @@ def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableS
             instrumentation_scope=_SCOPE,
         )
 
-    place = trace.place
-    assert place is not None
+    ids = trace.ids
+    assert ids is not None
     # inner ones first
     made = [each for child in trace.children for each in spans_of(child, resource, offset_ns)]
     stamps = [event for event in trace.events if isinstance(event, TraceStamp)]
     of_computing = [stamp for stamp in stamps if stamp.name.startswith(_OF_COMPUTING)]
     of_model = [stamp for stamp in stamps if stamp.name.startswith(_OF_MODEL)]
     of_wire = [stamp for stamp in stamps if not stamp.name.startswith((*_OF_MODEL, _OF_COMPUTING))]
-    below, above = _make_span_context(place, place.span_id), _make_span_context(place, place.above_id)
+    below, above = _make_span_context(ids, ids.span_id), _make_span_context(ids, ids.above_id)
     if of_computing:
-        made.append(span(COMPUTE, _make_span_context(place, new_span_id()), below, of_computing, {}, ""))
+        made.append(span(COMPUTE, _make_span_context(ids, new_span_id()), below, of_computing, {}, ""))
     if of_model and trace.head is not None:
         model, request_id = trace.head.model, trace.head.request_id
         about: dict[str, str | int] = {
@@ -86,7 +86,7 @@ def spans_of(trace: Trace, resource: Resource, offset_ns: int) -> list[ReadableS
             about.update(zip(names, trace.tokens, strict=True))
         made.append(span(model.name, below, above, of_model, about, trace.error))
     if not trace.parent_id and of_wire:
-        caller = place.caller
+        caller = ids.caller
         parent = None if caller is None else SpanContext(caller.trace_id, caller.span_id, is_remote=True)
         made.append(span(ROOT, above, parent, of_wire, {}, trace.error))
     return made
@@ -97,13 +97,13 @@ def count_spans(trace: Trace) -> int:
     return (0 if trace.parent_id else 1) + 2 + sum(map(count_spans, trace.children))
 
 
-def _make_span_context(place: SpanPlace, span_id: int) -> SpanContext:
+def _make_span_context(ids: SpanIds, span_id: int) -> SpanContext:
     return SpanContext(
-        place.trace_id,
+        ids.trace_id,
         span_id,
         is_remote=False,
         trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        trace_state=TraceState.from_header([place.state]) if place.state else None,
+        trace_state=TraceState.from_header([ids.state]) if ids.state else None,
     )
 
 

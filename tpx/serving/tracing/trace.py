@@ -45,8 +45,8 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class SpanPlace:
-    """Position of a trace among spans: the id of its model's span and of the parent span.
+class SpanIds:
+    """Ids of a trace among spans: of its model's span and of the parent span.
 
     The parent is the span of the request or, for a request made by another model, that model's span.
     """
@@ -56,9 +56,9 @@ class SpanPlace:
     above_id: int
     caller: Caller | None = None
 
-    def child(self) -> "SpanPlace":
-        """Return the position of a child trace."""
-        return SpanPlace(self.trace_id, new_span_id(), self.span_id, self.caller)
+    def child(self) -> "SpanIds":
+        """Return the ids of a child trace."""
+        return SpanIds(self.trace_id, new_span_id(), self.span_id, self.caller)
 
     @property
     def state(self) -> str:
@@ -73,10 +73,10 @@ class SpanPlace:
         return json.dumps(words)
 
 
-def place_below(caller: Caller | None) -> SpanPlace:
+def ids_below(caller: Caller | None) -> SpanIds:
     """Return the position of a request's trace."""
     trace_id = caller.trace_id if caller is not None else random.getrandbits(128) or 1
-    return SpanPlace(trace_id, new_span_id(), new_span_id(), caller)
+    return SpanIds(trace_id, new_span_id(), new_span_id(), caller)
 
 
 def read_caller(traceparent: str, tracestate: str = "") -> Caller | None:
@@ -162,7 +162,7 @@ class Trace:
     _levels: Sequence[Level]
     _on_end: "Callable[[Trace], None]"
     parent_id: int = 0
-    place: SpanPlace | None = None
+    ids: SpanIds | None = None
     """Position among spans, if traces are exported as spans."""
     size: int = field(init=False, default=0)
     """Bytes of tensors held until they are written."""
@@ -181,8 +181,8 @@ class Trace:
 
     def child(self, request: InferRequest) -> "Trace":
         """Return a started trace for a request made by this one; it ends with its parent."""
-        place = self.place.child() if self.place is not None else None
-        made = Trace(self._take_id, self._levels, lambda _: None, parent_id=self.id, place=place)
+        ids = self.ids.child() if self.ids is not None else None
+        made = Trace(self._take_id, self._levels, lambda _: None, parent_id=self.id, ids=ids)
         self.children.append(made)
         made.begin(request)
         return made
@@ -190,7 +190,7 @@ class Trace:
     @property
     def context(self) -> str:
         """Return the trace context for child spans; "" if there are none."""
-        return self.place.context if self.place is not None else ""
+        return self.ids.context if self.ids is not None else ""
 
     def stamp(self, name: str, ns: int = 0) -> None:
         """Add a timestamp, now or at `ns` of time.perf_counter_ns."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from tpx.errors import InvalidRequest, UsageError
 from tpx.serving.tracing.queue import TraceOutput, TraceQueue
 from tpx.serving.tracing.settings import NAMES, SpanSettings, TraceSetting, TraceUpdate, TraceValues
-from tpx.serving.tracing.trace import Caller, Trace, place_below
+from tpx.serving.tracing.trace import Caller, Trace, ids_below
 from tpx.serving.tracing.writer import TraceWriter
 
 
@@ -111,8 +111,8 @@ class _Scope:
         elif caller is None or not caller.sampled:
             return None
         self._taken += 1
-        place = place_below(caller) if setting.exports else None
-        return Trace(take_id.__next__, setting.trace_level, self._collect, place=place)
+        ids = ids_below(caller) if setting.exports else None
+        return Trace(take_id.__next__, setting.trace_level, self._collect, ids=ids)
 
     def _collect(self, trace: Trace) -> None:
         self._collected += 1
