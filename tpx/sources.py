@@ -33,9 +33,9 @@ _LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 _NAME_OF_LINK = re.compile(r".*_SERVICE_(HOST|PORT(_\w+)?)|.*_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _COLUMN = 44
 """Place of the comments in a shown configuration."""
+_SECRET = "(password|secret|token(?!s)|api[_-]?key)"
 _CREDENTIALS = re.compile(
-    r"(?<=://)[^/@\s]+(?=@)|(?<![\w.-])(?P<name>[\w.-]*(?:password|secret|token(?!s)|api[_-]?key)[\w.-]*=)[^,\s]+",
-    re.I,
+    rf"(?<=://)[^/@\s]+(?=@)|(?<![\w.-])(?P<name>[\w.-]*{_SECRET}[\w.-]*=)[^,\s]+", re.I
 )
 
 
@@ -51,12 +51,12 @@ def config_file(*names: str, section: str = "") -> Path | None:
     )
 
 
-def show_config() -> bool:
+def show_config(section: str = "") -> bool:
     """Return a field for the flag that shows all options instead of using them."""
     return option(
         False,
         "print each option with its value and where it comes from, and exit",
-        section=SECTION,
+        section=section,
         setting=False,
     )
 
@@ -282,16 +282,29 @@ def describe_options(config: type, given: Mapping[str, Given]) -> str:
 
 def _to_yaml(field: Field, given: Given | None) -> object:
     """Return a value as YAML has it, or the text that it was read from."""
-    if given is None:
-        default = None if field.default is MISSING else field.default
-        texts = default if isinstance(default, tuple) else (field.option.default_text or default,)
-        given = Given(default, tuple(map(str, texts)), "")
-    value = given.value
+    default = None if field.default is MISSING else field.default
+    value = default if given is None else given.value
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Path | Enum):
         return str(value) if isinstance(value, Path) else value.value
+    if given is None and isinstance(value, tuple):
+        return [each if isinstance(each, str | int | float) else str(each) for each in value]
+    if given is None:
+        return field.option.default_text or (value and str(value))
+    if field.option.read is not None:
+        return _read_value(given.texts[-1])
     return list(given.texts) if field.repeatable else given.texts[0]
+
+
+def _read_value(text: str) -> object:
+    """Return a value that may be more than text: maps and lists are written as YAML in flags, too."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _write_yaml(value: object) -> str:
@@ -304,6 +317,8 @@ def _write_yaml(value: object) -> str:
 def _mask(field: Field, value: object) -> object:
     if isinstance(value, list):
         return [_mask(field, each) for each in value]
+    if isinstance(value, dict):
+        return {k: HIDDEN if re.search(_SECRET, str(k), re.I) else _mask(field, v) for k, v in value.items()}
     if not isinstance(value, str):
         return value
     shown = field.option.mask(value) if field.option.mask else value
