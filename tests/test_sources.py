@@ -8,13 +8,13 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+from tpx.cli.show_config import describe_options
 from tpx.errors import UsageError
 from tpx.options import build, option
 from tpx.sources import (
     SECTION,
     collect,
     config_file,
-    describe_options,
     doubtful_variables,
     missing_flags,
     show_config,
@@ -217,7 +217,7 @@ def test_credentials_are_not_shown() -> None:
         "-Hpart:key=abc",
         "--url=s3://user:abc@host/path?api_key=abc",
         "--place=redis,Password=abc,port=1",
-        "--labels={a: b, SECRET_KEY: abc}",
+        "--labels={header: 'Authorization: Bearer abc', SECRET_KEY: abc}",
     ]
     shown = describe_options(Words, collect(Words, words, "serve", {}))
     assert "abc" not in shown
@@ -225,7 +225,7 @@ def test_credentials_are_not_shown() -> None:
     assert "# url: s3://***@host/path?api_key=***" in shown
     assert "# header: ['part:key=***']" in shown
     assert "# place: redis,Password=***,port=1" in shown
-    assert "# labels: {SECRET_KEY: '***', a: b}" in shown
+    assert "# labels: {SECRET_KEY: '***', header: 'Authorization: ***'}" in shown
 
 
 def test_variables_and_the_file_as_flags_make_the_same_configuration(file: Path) -> None:

@@ -17,7 +17,7 @@ from tpx.analyzer.verdict import plural
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
 from tpx.options import build, nearest, option
-from tpx.sources import config_file, describe_options, doubtful_variables, values_of
+from tpx.sources import config_file, doubtful_variables, values_of
 
 _RUN = "Run"
 _WHAT = "Reports"
@@ -204,6 +204,8 @@ def read_or_show(argv: Sequence[str]) -> ProfileSpec | None:
     given = collect_options(argv, os.environ)
     shown = values_of(given).get("show_config", False)
     if shown:
+        from tpx.cli.show_config import describe_options  # late: it needs yaml
+
         print(describe_options(ProfileSpec, given), end="")
     config = build(ProfileSpec, values_of(given))
     return None if shown else config
