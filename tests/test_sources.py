@@ -8,13 +8,13 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+from tpx.cli.show_config import describe_options
 from tpx.errors import UsageError
 from tpx.options import build, option
 from tpx.sources import (
     SECTION,
     collect,
     config_file,
-    describe_options,
     doubtful_variables,
     missing_flags,
     show_config,
@@ -39,8 +39,9 @@ class Words:
     sizes: tuple[int, ...] = option((1,), "sizes", comma=True)
     limits: Literal["off", "on"] = option("on", "limits")
     place: Path | None = option(None, "place")
+    labels: Mapping[str, str] = option({}, "labels", parse=yaml.safe_load, read=dict)
     config_file: Path | None = config_file("-f", section=SECTION)
-    show_config: bool = show_config()
+    show_config: bool = show_config(SECTION)
 
 
 def read(*words: str, **variables: str) -> dict[str, Any]:
@@ -199,6 +200,7 @@ def test_a_shown_configuration_says_where_each_value_comes_from_and_is_a_file(fi
         "sizes": "--sizes",
         "limits": "TPX_SERVE_LIMITS",
         "place": "TPX_SERVE_PLACE",
+        "# labels": "default",
         "# config_file": "-f",
     }
     again = file.with_name("shown.yaml")
@@ -215,6 +217,7 @@ def test_credentials_are_not_shown() -> None:
         "-Hpart:key=abc",
         "--url=s3://user:abc@host/path?api_key=abc",
         "--place=redis,Password=abc,port=1",
+        "--labels={header: 'Authorization: Bearer abc', SECRET_KEY: abc}",
     ]
     shown = describe_options(Words, collect(Words, words, "serve", {}))
     assert "abc" not in shown
@@ -222,6 +225,7 @@ def test_credentials_are_not_shown() -> None:
     assert "# url: s3://***@host/path?api_key=***" in shown
     assert "# header: ['part:key=***']" in shown
     assert "# place: redis,Password=***,port=1" in shown
+    assert "# labels: {SECRET_KEY: '***', header: 'Authorization: ***'}" in shown
 
 
 def test_variables_and_the_file_as_flags_make_the_same_configuration(file: Path) -> None:

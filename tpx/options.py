@@ -18,6 +18,7 @@ unambiguous prefixes, `-b4`, `-b 4`, `--` before words that are no options. A bo
 
 import dataclasses
 import difflib
+import json
 import math
 import re
 import types
@@ -265,7 +266,9 @@ def read_mapping(
             continue
         if field.option.read is not None:
             try:
-                chosen[field.name] = Given(field.option.read(value), (str(value),), source)
+                chosen[field.name] = Given(
+                    field.option.read(value), (json.dumps(value, default=str),), source
+                )
             except (ValueError, UsageError) as exc:
                 raise UsageError(f"{source}: {key}: {exc}") from exc
             continue

@@ -5,8 +5,6 @@ A flag takes precedence over the variable of the same option, the variable over 
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +29,6 @@ SECTION = "Configuration"
 """Heading of both in the help of commands that have them beside a config."""
 _LINK = re.compile(r"(tcp|udp|sctp)://\S+:\d+")
 _NAME_OF_LINK = re.compile(r".*_SERVICE_(HOST|PORT(_\w+)?)|.*_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
-_COLUMN = 44
-"""Place of the comments in a shown configuration."""
-_CREDENTIALS = re.compile(
-    r"(?<=://)[^/@\s]+(?=@)|(?<![\w.-])(?P<name>[\w.-]*(?:password|secret|token(?!s)|api[_-]?key)[\w.-]*=)[^,\s]+",
-    re.I,
-)
 
 
 def config_file(*names: str, section: str = "") -> Path | None:
@@ -51,12 +43,12 @@ def config_file(*names: str, section: str = "") -> Path | None:
     )
 
 
-def show_config() -> bool:
+def show_config(section: str = "") -> bool:
     """Return a field for the flag that shows all options instead of using them."""
     return option(
         False,
         "print each option with its value and where it comes from, and exit",
-        section=SECTION,
+        section=section,
         setting=False,
     )
 
@@ -257,54 +249,3 @@ def _find_yaml_value(node: "yaml.Node | None", part: str | int) -> "tuple[int, y
         items = node.value[part : part + 1]
         return (items[0].start_mark.line + 1, items[0]) if items else None
     return next(filter(None, (_find_yaml_value(item, part) for item in node.value)), None)
-
-
-def describe_options(config: type, given: Mapping[str, Given]) -> str:
-    """Return all options as a YAML file that says where each comes from.
-
-    Defaults are comments, and so is a value with credentials, which are hidden.
-    """
-    lines, section = [], ""
-    for field in fields_of(config):
-        if not field.option.setting:
-            continue
-        if field.section != section:
-            section = field.section
-            lines += ["", f"# {section}"]
-        known = given.get(field.name)
-        value = _to_yaml(field, known)
-        shown = _mask(field, value)
-        usable = known and shown == value and field.name != "config_file"
-        entry = f"{'' if usable else '# '}{field.name}: {_write_yaml(shown)}"
-        lines.append(f"{entry:<{_COLUMN}}  # {known.place if known else 'default'}")
-    return "\n".join(lines[1:]) + "\n"
-
-
-def _to_yaml(field: Field, given: Given | None) -> object:
-    """Return a value as YAML has it, or the text that it was read from."""
-    if given is None:
-        default = None if field.default is MISSING else field.default
-        texts = default if isinstance(default, tuple) else (field.option.default_text or default,)
-        given = Given(default, tuple(map(str, texts)), "")
-    value = given.value
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, Path | Enum):
-        return str(value) if isinstance(value, Path) else value.value
-    return list(given.texts) if field.repeatable else given.texts[0]
-
-
-def _write_yaml(value: object) -> str:
-    import yaml
-
-    text = "" if value is None else yaml.safe_dump(value, default_flow_style=True, width=10**6)
-    return text.removesuffix("...\n").strip()
-
-
-def _mask(field: Field, value: object) -> object:
-    if isinstance(value, list):
-        return [_mask(field, each) for each in value]
-    if not isinstance(value, str):
-        return value
-    shown = field.option.mask(value) if field.option.mask else value
-    return _CREDENTIALS.sub(lambda found: f"{found['name'] or ''}{HIDDEN}", shown)

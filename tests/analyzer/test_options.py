@@ -11,6 +11,7 @@ from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.results.goals import Constraint
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.variants import ModelFacts
+from tpx.cli.analyze import main
 from tpx.errors import UsageError
 from tpx.options import build
 
@@ -208,3 +209,25 @@ def test_what_optuna_is_told_reaches_the_search(models: Path) -> None:
 def test_as_many_configurations_as_told_are_shown(replay: Callable[..., Run]) -> None:
     assert replay(num_configs_per_model=0).started.top == 0
     assert replay(num_configs_per_model=2).started.top == 2
+
+
+def test_a_shown_configuration_has_the_variables_and_the_settings_of_models(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "profile_models: {alexnet: {cpu_only: true}}\nconstraints: {perf_latency_p99: {max: 1}}\n"
+    file = written(tmp_path / "config.yml", text)
+    monkeypatch.setenv("TPX_ANALYZE_MODEL_REPOSITORY", str(models))
+    monkeypatch.setenv("TPX_ANALYZE_CONCURRENCY", "1,2")
+    assert main(["plan", "-f", str(file), "--batch-sizes=4", "--show-config"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line and not line.startswith("#")]
+    assert {line.partition("  # ")[0].strip(): line.rpartition("# ")[2] for line in lines} == {
+        f"model_repository: {models}": "TPX_ANALYZE_MODEL_REPOSITORY",
+        "profile_models: {alexnet: {cpu_only: true}}": str(file),
+        "batch_sizes: 4": "--batch-sizes",
+        "concurrency: 1,2": "TPX_ANALYZE_CONCURRENCY",
+        "constraints: {perf_latency_p99: {max: 1}}": str(file),
+    }
+    again = written(tmp_path / "shown.yml", "\n".join(lines))
+    config = read_options(["-f", str(again)])
+    assert (config.space.loads.values, config.space.loads.batch_sizes) == ((1, 2), (4,))
+    assert config.models.profile_models[0].cpu_only

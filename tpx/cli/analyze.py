@@ -59,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
 def profile(argv: Sequence[str]) -> int:
     """`tpx analyze profile`: measure models under many configurations and report the best of them."""
     config = read_with_warnings(argv)
+    if config is None:
+        return Exit.OK
     if config.output.dry_run:
         return show_plan(config)
     if config.output.pdf is not None:

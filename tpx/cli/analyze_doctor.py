@@ -22,10 +22,12 @@ from rich.text import Text
 
 from tpx.analyzer.nodes import nodes_of
 from tpx.analyzer.options import ProfileSpec
-from tpx.analyzer.options.file import merge_options, occupied
+from tpx.analyzer.options.file import occupied
 from tpx.analyzer.options.measuring import unwritable
 from tpx.analyzer.runners.servers import ModelControl
 from tpx.analyzer.variants import OutputRepository
+from tpx.cli.analyze_options import read_or_show
+from tpx.cli.commands import Exit
 from tpx.cli.launching import open_control, open_runner, open_trials, remote_addresses
 from tpx.cli.messages import show
 from tpx.errors import MeasurementError, TpxError, Unsupported
@@ -75,7 +77,9 @@ class Reader(Protocol):
 
 def doctor(argv: Sequence[str]) -> int:
     """`tpx analyze doctor`, with the options of `profile`; return 1 if something would stop the run."""
-    config = merge_options(argv, os.environ)
+    config = read_or_show(argv)
+    if config is None:
+        return Exit.OK
     with Console(stderr=True).status("Checking what the run needs"):
         options = Check("options", OK, "they go together")
         if _lacks_repository(config):

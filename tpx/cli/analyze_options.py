@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tpx.analyzer.options import ProfileSpec, read_options
+from tpx.analyzer.options import ProfileSpec
+from tpx.analyzer.options.file import check_options, collect_options
 from tpx.analyzer.options.measuring import JOURNAL
 from tpx.analyzer.reports.charts import Plot
 from tpx.analyzer.values import Reader, from_yaml_text, mapping, read_fields, truth, within, words
 from tpx.analyzer.verdict import plural
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
-from tpx.options import nearest, option
-from tpx.sources import config_file, doubtful_variables
+from tpx.options import build, nearest, option
+from tpx.sources import config_file, doubtful_variables, values_of
 
 _RUN = "Run"
 _WHAT = "Reports"
@@ -185,12 +186,29 @@ class RollbackConfig:
     dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
 
 
-def read_with_warnings(argv: Sequence[str]) -> ProfileSpec:
-    """Return the options of a run; warn on stderr about each that has no effect."""
-    config = read_options(argv, os.environ)
-    for line in (*doubtful_variables("analyze", os.environ, ProfileSpec, ReportConfig), *config.warnings):
+def read_with_warnings(argv: Sequence[str]) -> ProfileSpec | None:
+    """Return the options of a run; warn on stderr about each that has no effect. None if they are shown."""
+    config = read_or_show(argv)
+    if config is None:
+        return None
+    for line in (
+        *doubtful_variables("analyze", os.environ, ProfileSpec, ReportConfig),
+        *check_options(config).warnings,
+    ):
         complain(f"warning: {line}")
     return config
+
+
+def read_or_show(argv: Sequence[str]) -> ProfileSpec | None:
+    """Return the options of a run that may lack some; None if the user wanted to see them only."""
+    given = collect_options(argv, os.environ)
+    shown = values_of(given).get("show_config", False)
+    if shown:
+        from tpx.cli.show_config import describe_options  # late: it needs yaml
+
+        print(describe_options(ProfileSpec, given), end="")
+    config = build(ProfileSpec, values_of(given))
+    return None if shown else config
 
 
 def journal_of(path: Path) -> Path:

@@ -109,7 +109,8 @@ class PlannedSearch:
 
 def plan(argv: Sequence[str]) -> int:
     """`tpx analyze plan`, with the options of `profile`."""
-    return show_plan(read_with_warnings(argv))
+    config = read_with_warnings(argv)
+    return Exit.OK if config is None else show_plan(config)
 
 
 def show_plan(config: ProfileSpec) -> int:

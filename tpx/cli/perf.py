@@ -19,7 +19,7 @@ from tpx.perf.report.model import Report, answer_line, answers_text, load_name, 
 from tpx.perf.run import run
 from tpx.perf.settings import without_secrets
 from tpx.report.files import STEP_SUMMARY, step_summary_path
-from tpx.sources import collect, describe_options, doubtful_variables, missing_flags, values_of
+from tpx.sources import collect, doubtful_variables, missing_flags, values_of
 
 IN_PROCESS = "tpx.cli.inprocess"
 START_ONE = "start one with `tpx serve`, or "
@@ -118,6 +118,8 @@ def _read_config(argv: Sequence[str]) -> tuple[SessionSpec, Sequence[str]] | Non
     given = collect(PerfWords, spelled_out(argv), "perf", os.environ)
     values = values_of(given)
     if values.get("show_config"):
+        from tpx.cli.show_config import describe_options  # late: it needs yaml
+
         tell(describe_options(PerfWords, given))
     wanted = interpret(values)
     if values.get("show_config"):

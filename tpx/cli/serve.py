@@ -27,7 +27,7 @@ from tpx.serving.options import ServeConfig, ServeWords
 from tpx.serving.processes.frontend import FrontendProcess, FrontendSpec
 from tpx.serving.processes.supervisor import EngineSpec, ProcessSupervisor
 from tpx.serving.server import InferenceServer
-from tpx.sources import collect, describe_options, doubtful_variables, values_of
+from tpx.sources import collect, doubtful_variables, values_of
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,8 @@ def _main(argv: Sequence[str]) -> int:
     given = collect(ServeWords, argv, "serve", os.environ)
     values = values_of(given)
     if values.get("show_config"):
+        from tpx.cli.show_config import describe_options  # late: it needs yaml
+
         print(describe_options(ServeWords, given), end="")
     config = build(ServeWords, values).server
     if values.get("show_config"):

@@ -536,4 +536,4 @@ class ServeWords:
 
     server: ServeConfig = group(ServeConfig)
     config_file: Path | None = config_file("-f", section=SECTION)
-    show_config: bool = show_config()
+    show_config: bool = show_config(SECTION)

@@ -1,6 +1,7 @@
 """Read the command line and its YAML file into a ProfileSpec."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tpx.analyzer.options.rules import raise_together
 from tpx.analyzer.options.spec import ProfileSpec
 from tpx.analyzer.results.run import RunRecords
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, nearest
+from tpx.options import Given, build, fields_of, nearest
 from tpx.sources import read_file, read_flags, values_of
 
 OF_REPORT = frozenset({"report_model_configs", "output_formats", "plots"})
@@ -37,14 +38,13 @@ _RENAMED = {
 }
 FORMER = {key: f"is of an old Model Analyzer: '{now}' replaced it" for key, now in _RENAMED.items()}
 """Keys of Model Analyzer's first releases, and what replaced them."""
-NO_VARIABLES: Mapping[str, str] = {}
 MODELS_SHOWN = 20
 """Maximum number of model names that an error lists."""
 
 
-def read_options(argv: Sequence[str], environ: Mapping[str, str] = NO_VARIABLES) -> ProfileSpec:
-    """Return the options of a command line over those of variables and a file. Raises UsageError."""
-    return check_options(merge_options(argv, environ))
+def read_options(argv: Sequence[str]) -> ProfileSpec:
+    """Return the options of a command line over those of its file. Raises UsageError if inconsistent."""
+    return check_options(merge_options(argv))
 
 
 def check_options(config: ProfileSpec) -> ProfileSpec:
@@ -102,18 +102,27 @@ def _check_models(config: ProfileSpec) -> Iterator[str]:
             )
 
 
-def merge_options(argv: Sequence[str], environ: Mapping[str, str] = NO_VARIABLES) -> ProfileSpec:
-    """Merge the command line over variables over the file; models named there keep their settings."""
+def merge_options(argv: Sequence[str]) -> ProfileSpec:
+    """Return the options of a command line over those of its file, even if a run cannot start with them."""
+    return build(ProfileSpec, values_of(collect_options(argv, {})))
+
+
+def collect_options(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, Given]:
+    """Collect the options of flags, variables and the file; models keep the settings that the file has."""
     words = list(argv)
     for place, (word, value) in enumerate(pairwise(argv)):
         # as in `tpx perf`, `-m NAME` names a model unless it is a directory or a path
         if word == "-m" and "/" not in value and not Path(value).is_dir():
             words[place] = "--profile-models"
-    given = values_of(read_flags(ProfileSpec, words, "analyze", environ))
-    base = values_of(read_file(ProfileSpec, given.get("config_file"), OF_REPORT, FORMER))
-    own = {model.name: model for model in base.get("profile_models", ())}
-    models = tuple(own.get(model.name, model) for model in given.get("profile_models", ()))
-    return build(ProfileSpec, {**base, **given, **({"profile_models": models} if models else {})})
+    given = read_flags(ProfileSpec, words, "analyze", environ)
+    path = given["config_file"].value if "config_file" in given else None
+    base = read_file(ProfileSpec, path, OF_REPORT, FORMER)
+    named, settled = given.get("profile_models"), base.get("profile_models")
+    if named and settled:
+        own = {model.name: model for model in settled.value}
+        models = tuple(own.get(model.name, model) for model in named.value)
+        given["profile_models"] = replace(named, value=models)
+    return base | given
 
 
 def check_same_run(earlier: RunRecords, settings: Mapping[str, object], path: object) -> None:

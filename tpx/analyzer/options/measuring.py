@@ -13,6 +13,7 @@ from tpx.analyzer.values import Flags, flags, from_yaml_text, read_constraints, 
 from tpx.errors import UsageError
 from tpx.options import flag_of, nearest, option
 from tpx.perf.settings import Shape, parse_shape
+from tpx.sources import show_config
 
 _MAP = "{KEY: VALUE}"
 Gate = Literal["satisfied", "conclusive"]
@@ -255,6 +256,7 @@ class ProfileOutputSpec:
     dry_run: bool = option(
         False, "show what would be measured and how long it would take, and exit", common=True
     )
+    show_config: bool = show_config()
     quiet: bool = option(False, "show no progress on stderr", "-q")
     verbose: bool = option(False, "log every step on stderr", "-v")
 

@@ -49,7 +49,7 @@ class PerfWords:
 
     session: SessionSpec = group(SessionSpec)
     config_file: Path | None = config_file(section=SECTION)  # perf_analyzer's -f is another
-    show_config: bool = show_config()
+    show_config: bool = show_config(SECTION)
     version: bool = option(False, "show the version on stderr and exit", section="Output", setting=False)
     triton_server_directory: Path | None = option(
         None, _NEEDLESS, section="Service", metavar="DIR", inert=True
