@@ -162,14 +162,14 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @contextmanager
-def grpc_server(behaviour: Behaviour) -> Iterator[str]:
+def grpc_server(behaviour: Behaviour, port: int = 0) -> Iterator[str]:
     """A running gRPC server; yields host:port."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(4) as pool:
         server = grpc.server(pool)
         server.add_generic_rpc_handlers((GrpcServer(behaviour),))
-        port = server.add_insecure_port("127.0.0.1:0")
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
         server.start()
         try:
             yield f"127.0.0.1:{port}"

@@ -164,9 +164,12 @@ def open_runner(config: ProfileSpec) -> Runner:
 
 def open_control(config: ProfileSpec, addresses: Addresses) -> ModelControl:
     """Return the model control of a server; one that is started here always speaks HTTP, too."""
-    if config.server.triton_launch_mode == "remote" and config.server.client_protocol == "grpc":
-        return ServerControl(addresses.grpc, "grpc")
-    return ServerControl(addresses.http)
+    if config.server.triton_launch_mode != "remote":
+        return ServerControl(addresses.http)
+    wire = next(iter(config.sessions.values())).wire
+    if config.server.client_protocol == "grpc":
+        return ServerControl(addresses.grpc, "grpc", wire)
+    return ServerControl(addresses.http, "http", wire)
 
 
 def remote_addresses(config: ProfileSpec) -> Addresses:

@@ -1,5 +1,6 @@
 """The client on httpx and grpcio against our own: the same requests, figures and errors."""
 
+import asyncio
 import builtins
 import json
 import shutil
@@ -21,7 +22,13 @@ from tests.protocol.certificates import certificates, key_and_chain
 from tpx.cli.perf import main
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.options import from_argv
+from tpx.perf.clients.base import Slot
+from tpx.perf.clients.endpoint import Endpoint
+from tpx.perf.clients.grpc import GrpcClient
+from tpx.perf.clients.model import ModelKey
+from tpx.perf.clients.transport import LibraryTransport
 from tpx.perf.options import SessionSpec
+from tpx.protocol.tensors import Tensor
 
 Server = Callable[[Behaviour], AbstractContextManager[str]]
 SERVERS: dict[str, Server] = {"http": http_server, "grpc": grpc_server}
@@ -86,6 +93,34 @@ def test_a_request_over_its_timeout_fails_and_its_connection_is_replaced(protoco
     result = by("library", protocol, behaviour, "--timeout", "0.1", "--request-count", "10")
     assert (result.requests, result.failed) == (9, 1)
     assert [error.code for error in result.errors] == ["timeout"]
+
+
+def test_a_channel_whose_server_is_gone_is_replaced_by_one_to_its_successor() -> None:
+    async def scene() -> None:
+        with grpc_server(Behaviour()) as url:
+            host, _, port = url.rpartition(":")
+            endpoint = Endpoint(host=host, port=int(port), model=ModelKey("net"), library=LibraryTransport())
+            client = GrpcClient(endpoint)
+            request = await client.prepare([Tensor("x", "FP32", (1, 4), bytes(16))])
+            (slot,) = await client.open(1)
+            assert (await answered(slot, request)).status == 0
+        response = await answered(slot, request)
+        assert client.failure(response).code == "gRPC UNAVAILABLE"
+        with pytest.raises(WireError, match="the connection is closing"):
+            slot.send(request, lambda _: None)
+        with pytest.raises(WireError, match="cannot connect"):
+            await client.renew(slot, None)
+        with grpc_server(Behaviour(), int(port)):
+            await client.renew(slot, None)
+            assert (await answered(slot, request)).status == 0
+        await client.close()
+
+    async def answered(slot: Slot, request: Any) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        slot.send(request, answer.set_result)
+        return await answer
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

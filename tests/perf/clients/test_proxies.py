@@ -17,6 +17,7 @@ from tpx.cli.perf import main
 from tpx.errors import MeasurementError, UsageError, WireError
 from tpx.perf.clients.proxies import HttpProxy, environment_proxy, open_page, parse_proxy
 from tpx.perf.clients.transport import choose_route
+from tpx.perf.clients.wire import WireSpec
 
 CREDENTIALS = "me:s3cret"
 
@@ -218,3 +219,16 @@ def test_models_are_loaded_through_the_proxy_of_the_environment(
     with asyncio.Runner() as runner:
         assert not runner.run(control.live())
     assert any("server.invalid:8000" in line for line in proxy.forwarded()[before:])
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_models_are_listed_through_the_proxy_of_the_options(
+    live: Live, proxy: RunningProxy, protocol: str
+) -> None:
+    address = at(live, protocol)[-1]
+    wire = WireSpec(proxy=parse_proxy(f"{CREDENTIALS}@{proxy.address}"))
+    control = ServerControl(address, "grpc" if protocol == "grpc" else "http", wire)
+    before = len(proxy.forwarded())
+    with asyncio.Runner() as runner:
+        assert "double" in {entry.name for entry in runner.run(control.index())}
+    assert any(address in line for line in proxy.forwarded()[before:])

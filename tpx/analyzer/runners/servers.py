@@ -13,10 +13,11 @@ from tpx.analyzer.runners.outputs import Outputs
 from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, ResponseError, ServerLost, UsageError, WireError
 from tpx.perf.clients.control import HttpMethodCaller, MethodCaller
-from tpx.perf.clients.endpoint import Endpoint, parse_address
+from tpx.perf.clients.endpoint import PLAIN_WIRE, Endpoint, parse_address
 from tpx.perf.clients.grpc_control import GrpcMethodCaller
 from tpx.perf.clients.model import IndexEntry, ModelKey, index_entries
-from tpx.perf.clients.transport import choose_route, http_dialer
+from tpx.perf.clients.transport import ClientName, choose_route, http_dialer
+from tpx.perf.clients.wire import WireSpec
 from tpx.protocol.json_values import JsonObject
 
 STOP_TIMEOUT_S = 10.0
@@ -160,12 +161,15 @@ def refused(model: str, verb: str, words: str) -> MeasurementError:
 class ServerControl:
     """Implements ModelControl over HTTP or gRPC, with a new connection per request.
 
-    It goes through the proxy that the environment names for the server, as the load does.
+    It goes through the proxy that `wire` or the environment names for the server, as the load does.
     """
 
-    def __init__(self, address: str, protocol: Literal["http", "grpc"] = "http") -> None:
+    def __init__(
+        self, address: str, protocol: Literal["http", "grpc"] = "http", wire: WireSpec = PLAIN_WIRE
+    ) -> None:
         where = parse_address(address, protocol)
-        route = choose_route(where.host, where.port, protocol, client=None, proxy=None)
+        client: ClientName | None = "tpx" if wire.client == "tpx" else None
+        route = choose_route(where.host, where.port, protocol, client=client, proxy=wire.proxy)
         self._endpoint = Endpoint(host=where.host, port=where.port, model=ModelKey(""), library=route.library)
         self._protocol = protocol
 

@@ -140,7 +140,7 @@ class GrpcioConnection:
             status, message = _ended(exc)
             self._is_lost(status)
         now_ns = perf_counter_ns()
-        if self._running.pop(number, None) is not None:
+        if self._has_ended(number):
             on_response(GrpcResponse(status, message, data, now_ns, now_ns))
 
     async def _converse(
@@ -163,8 +163,15 @@ class GrpcioConnection:
         finally:
             writing.cancel()
             stream.call.cancel()
-        if self._running.pop(number, None) is not None:
+        if self._has_ended(number):
             on_end(GrpcResponse(status, message, b"", first_byte_ns))
+
+    def _has_ended(self, number: int) -> bool:
+        """Forget an ended call; return False if it was cancelled. A lost channel ends with its last call."""
+        known = self._running.pop(number, None) is not None
+        if self.closing and not self._running:
+            self.close()
+        return known
 
     def _is_lost(self, status: int) -> bool:
         """Return True, and begin closing, if a call failed because its connection is gone."""
