@@ -175,6 +175,12 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         ran("-m", "net", "-u", "127.0.0.1:9", "--client", "library")
 
 
+def test_a_missing_package_for_http2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h2", None)
+    with pytest.raises(UsageError, match=r"--http2 needs the package h2: pip install 'tpx\[clients\]'"):
+        ran("-m", "net", "-u", "127.0.0.1:9", "--http2")
+
+
 @contextmanager
 def over_http2(directory: Path, server: str, binding: str) -> Iterator[str]:
     """Run HAProxy in front of a server, for nothing but HTTP/2; yields its host:port."""

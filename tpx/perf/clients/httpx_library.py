@@ -7,11 +7,12 @@ import asyncio
 import math
 import ssl
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from time import perf_counter_ns
 
 import httpx
 
-from tpx.errors import WireError
+from tpx.errors import UsageError, WireError
 from tpx.perf.clients.proxies import HttpProxy
 from tpx.perf.clients.transport import LibraryTransport, unreachable
 from tpx.protocol.http1.client import HttpResponse, encode_request, fetch
@@ -137,6 +138,8 @@ class HttpxDialer:
     def __init__(
         self, host: str, port: int, library: LibraryTransport, tls: ssl.SSLContext | None, opening_path: str
     ) -> None:
+        if library.http2 and find_spec("h2") is None:
+            raise UsageError("--http2 needs the package h2: pip install 'tpx[clients]'")
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.host, self.port, self._proxy = host, port, library.proxy
         self._base = httpx.URL(f"{'https' if tls else 'http'}://{authority}")
