@@ -8,9 +8,12 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+from tpx.analyzer.options import ProfileSpec
 from tpx.cli.show_config import describe_options
 from tpx.errors import UsageError
-from tpx.options import build, option
+from tpx.options import build, fields_of, option
+from tpx.perf.options.words import PerfWords
+from tpx.serving.options import ServeWords
 from tpx.sources import (
     SECTION,
     collect,
@@ -19,6 +22,7 @@ from tpx.sources import (
     missing_flags,
     show_config,
     values_of,
+    variable_of,
 )
 
 
@@ -234,3 +238,12 @@ def test_variables_and_the_file_as_flags_make_the_same_configuration(file: Path)
     assert "--http-port=1" not in flags
     again = values_of(collect(Words, [*flags, "-p3"], "serve", {}))
     assert build(Words, {**again, "config_file": file}) == build(Words, values_of(given))
+
+
+@pytest.mark.parametrize(
+    ("command", "config"), [("serve", ServeWords), ("perf", PerfWords), ("analyze", ProfileSpec)]
+)
+def test_no_option_is_taken_for_a_link(command: str, config: type) -> None:
+    names = [variable_of(command, field) for field in fields_of(config) if field.option.setting]
+    environ = dict.fromkeys(names, "x")
+    assert list(doubtful_variables(command, environ, config)) == []

@@ -243,16 +243,20 @@ def test_a_file_starts_a_cluster_that_status_and_logs_show(
         assert wrong.returncode == 1
         assert f"no replica 'replica-9' (has: {', '.join(names)})" in wrong.stderr
         for columns in (80, 120):
-            lines = watched(columns, "status", "--watch", "-n", "filed")
+            lines = watched(columns, b"req/s", "status", "--watch", "-n", "filed")
             assert all(sum(name in line for line in lines) >= 2 for name in names), "not refreshed"
             assert max(len(line) for line in lines) <= columns
             assert not any("\u2026" in line for line in lines)
+        lines = watched(80, b"}\r\n", "status", "--watch", "--json", "-n", "filed")
+        assert [json.loads(line)["name"] for line in lines if line.startswith("{")][:3] == ["filed"] * 3
     finally:
         assert tpx("down", "-n", "filed").returncode == 0
 
 
-def watched(columns: int, *words: str) -> list[str]:
-    """Return the lines that `tpx cluster` shows on a terminal until Ctrl-C, without control sequences."""
+def watched(columns: int, sign: bytes, *words: str) -> list[str]:
+    """Return the lines that `tpx cluster` shows on a terminal until Ctrl-C after the third of this sign,
+    without control sequences.
+    """
     leader, follower = os.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     command = [sys.executable, "-m", "tpx", "cluster", *words, f"--ray-address={HEAD}:{PORT}"]
@@ -260,7 +264,7 @@ def watched(columns: int, *words: str) -> list[str]:
     child = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=settings)
     os.close(follower)
     shown = b""
-    while shown.count(b"req/s") < 3:
+    while shown.count(sign) < 3:
         shown += os.read(leader, 4096)
     child.send_signal(signal.SIGINT)
     try:

@@ -31,9 +31,9 @@ WATCH_S = 1.0
 class StatusConfig:
     """Options of `tpx cluster status`: the cluster and the output format."""
 
-    place: ClusterAddress = group(ClusterAddress, "Cluster")
+    address: ClusterAddress = group(ClusterAddress, "Cluster")
     json: bool = option(False, "print JSON instead of a table")
-    watch: bool = option(False, "refresh every second until Ctrl-C")
+    watch: bool = option(False, "refresh every second until Ctrl-C, with --json a line of JSON each second")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class ScaleConfig:
     """Options of `tpx cluster scale`: the cluster and its number of replicas."""
 
     count: int = required("replicas", metavar="COUNT", positional=True, minimum=0)
-    place: ClusterAddress = group(ClusterAddress, "Cluster")
+    address: ClusterAddress = group(ClusterAddress, "Cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class LogsConfig:
     """Options of `tpx cluster logs`: the cluster and the replica."""
 
     replica: str = required("name of a replica", metavar="REPLICA", positional=True)
-    place: ClusterAddress = group(ClusterAddress, "Cluster")
+    address: ClusterAddress = group(ClusterAddress, "Cluster")
     lines: int = option(100, "number of lines from the end", minimum=1)
 
 
@@ -57,7 +57,7 @@ class LogsConfig:
 class ConfigConfig:
     """Options of `tpx cluster config`: the cluster and the proxy."""
 
-    place: ClusterAddress = group(ClusterAddress, "Cluster")
+    address: ClusterAddress = group(ClusterAddress, "Cluster")
     envoy: bool = option(False, "print Envoy's configuration as YAML instead of HAProxy's")
 
 
@@ -68,7 +68,7 @@ def up(argv: Sequence[str]) -> int:
         spec = read_spec(argv)
         if not spec.server.model_repository:
             raise UsageError("missing: --model-repository, the directory that holds the models on every node")
-        with connected(spec.place.ray_address):
+        with connected(spec.address.ray_address):
             spec = client.with_balancer(spec)
             with Console(stderr=True).status("starting") as line:
                 for status in until_interrupted(client.up(spec)):
@@ -96,8 +96,8 @@ def update(argv: Sequence[str]) -> int:
 
     def action(out: TextIO) -> None:
         named = read_spec(argv)
-        with connected(named.place.ray_address):
-            cluster = client.Cluster(named.place.name)
+        with connected(named.address.ray_address):
+            cluster = client.Cluster(named.address.name)
             status = cluster.status()
             cluster.update(read_spec(argv, from_plain(status["spec"])))
             with Console(stderr=True).status("updating") as line:
@@ -117,9 +117,12 @@ def status(argv: Sequence[str]) -> int:
 
     def action(out: TextIO) -> None:
         config = from_argv(StatusConfig, argv)
-        with connected(config.place.ray_address):
-            cluster = client.Cluster(config.place.name)
-            if config.json:
+        with connected(config.address.ray_address):
+            cluster = client.Cluster(config.address.name)
+            if config.json and config.watch:
+                for found in until_interrupted(_poll(cluster)):
+                    print(json.dumps(found), file=out, flush=True)
+            elif config.json:
                 print(json.dumps(cluster.status(), indent=2), file=out)
             elif config.watch:
                 with Live(console=Console(file=out), auto_refresh=False) as live:
@@ -146,8 +149,8 @@ def scale(argv: Sequence[str]) -> int:
 
     def action(_: TextIO) -> None:
         config = from_argv(ScaleConfig, argv)
-        with connected(config.place.ray_address):
-            client.Cluster(config.place.name).scale(config.count)
+        with connected(config.address.ray_address):
+            client.Cluster(config.address.name).scale(config.count)
 
     return _run_with_ray(action)
 
@@ -156,9 +159,9 @@ def down(argv: Sequence[str]) -> int:
     """Run `tpx cluster down`."""
 
     def action(_: TextIO) -> None:
-        place = from_argv(DownConfig, argv).place
-        with connected(place.ray_address):
-            client.Cluster(place.name).down()
+        address = from_argv(DownConfig, argv).address
+        with connected(address.ray_address):
+            client.Cluster(address.name).down()
 
     return _run_with_ray(action)
 
@@ -168,8 +171,8 @@ def logs(argv: Sequence[str]) -> int:
 
     def action(out: TextIO) -> None:
         config = from_argv(LogsConfig, argv)
-        with connected(config.place.ray_address):
-            print(harmless(client.Cluster(config.place.name).log(config.replica, config.lines)), file=out)
+        with connected(config.address.ray_address):
+            print(harmless(client.Cluster(config.address.name).log(config.replica, config.lines)), file=out)
 
     return _run_with_ray(action)
 
@@ -179,8 +182,8 @@ def config(argv: Sequence[str]) -> int:
 
     def action(out: TextIO) -> None:
         options = from_argv(ConfigConfig, argv)
-        with connected(options.place.ray_address):
-            found = client.Cluster(options.place.name).status()
+        with connected(options.address.ray_address):
+            found = client.Cluster(options.address.name).status()
         traffic = from_plain(found["spec"]).traffic
         routes = [
             ReplicaRoute(
@@ -201,7 +204,7 @@ def config(argv: Sequence[str]) -> int:
 class DownConfig:
     """Options of `tpx cluster down`: the cluster."""
 
-    place: ClusterAddress = group(ClusterAddress, "Cluster")
+    address: ClusterAddress = group(ClusterAddress, "Cluster")
 
 
 def table(status: JsonObject) -> Table:

@@ -54,10 +54,11 @@ def _main(argv: Sequence[str]) -> int:
         from tpx.cli.show_config import describe_options  # late: it needs yaml
 
         print(describe_options(ServeWords, given), end="")
-    config = build(ServeWords, values).server
-    if values.get("show_config"):
+    words = build(ServeWords, values)
+    if words.show_config:
         return 0
-    _warn_about_options(config, given)
+    _warn_about_options(words, given)
+    config = words.server
     if config.repository.describe:  # only the descriptions, warnings and errors
         config = replace(config, logging=replace(config.logging, log_info=False))
     logs = LogControl(config.logging.settings)
@@ -112,26 +113,27 @@ async def _serve_frontend(config: ServeConfig, logs: LogControl, spec: FrontendS
     return 0
 
 
-def _warn_about_options(config: ServeConfig, given: Mapping[str, Given]) -> None:
+def _warn_about_options(words: ServeWords, given: Mapping[str, Given]) -> None:
     """Print a line per option that does not do what its name promises or is deprecated."""
     for warning in doubtful_variables("serve", os.environ, ServeWords):
         complain(f"Warning: {warning}")
-    for field in fields_of(ServeConfig):
+    for field in fields_of(ServeWords):
         instead = _DEPRECATED.get(field.name)
-        if instead is not None and field.of(config) != field.default:
+        if instead is not None and field.of(words) != field.default:
             complain(
                 f"Warning: '{field.flag}' has been deprecated! Please use '--trace-config {instead}' instead."
             )
         if field.option.inert and field.name in given:
             complain(f"Warning: '{field.flag}' has no effect: {field.option.help}")
-    strict = config.repository.strict_model_config
+    repository = words.server.repository
+    strict = repository.strict_model_config
     if strict is None:
         return
     complain(
         "Warning: '--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' "
         "instead."
     )
-    if config.repository.disable_auto_complete_config:
+    if repository.disable_auto_complete_config:
         complain(
             f"Warning: Overriding deprecated '--strict-model-config' from {strict} to True in favor of "
             "'--disable-auto-complete-config'!"

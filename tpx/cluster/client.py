@@ -96,7 +96,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
 
     from tpx.cluster.supervisor import ClusterSupervisor, supervisor_name
 
-    name = spec.place.name
+    name = spec.address.name
     _require_resources(spec, ray.nodes())
     if _exists(name):
         raise UsageError(

@@ -70,7 +70,7 @@ class Replica:
     def __init__(self, replica: str, plain: JsonObject, host: str) -> None:
         self._spec = from_plain(plain)
         self._host = host
-        self._log = Path(self._spec.server.log_dir) / self._spec.place.name / f"{replica}.log"
+        self._log = Path(self._spec.server.log_dir) / self._spec.address.name / f"{replica}.log"
         self._server: ChildServer | None = None
         self._backoff = Backoff()
         self._meter = ReplicaMeter(self._spec.replica.cpus)

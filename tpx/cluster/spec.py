@@ -178,7 +178,7 @@ class Rollout:
 class ClusterSpec:
     """Specification of a cluster."""
 
-    place: ClusterAddress = group(ClusterAddress, "Cluster")
+    address: ClusterAddress = group(ClusterAddress, "Cluster")
     replica: Replicas = group(Replicas, "Replicas")
     server: ReplicaServer = group(ReplicaServer, "Server")
     traffic: Traffic = group(Traffic, "Traffic")

@@ -79,11 +79,18 @@ def test_each_server_has_its_own_words_in_a_log_that_is_kept(log: Path) -> None:
     assert log.read_text().count("Started HTTPService") == 2
 
 
-def test_a_server_gets_the_environment_that_is_asked_for(log: Path) -> None:
+def test_a_server_gets_the_environment_that_is_asked_for(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORD", "replaced")
+    monkeypatch.setenv("TPX_SERVE_LOG_VERBOSE", "1")
+
     async def steps() -> None:
-        code = "import os; print(os.environ['WORD']); raise SystemExit(3)"
-        server = await ChildServer.start(script(code), log, {"WORD": "hello"})
-        with pytest.raises(MeasurementError, match="ended with status 3 before it was ready: hello"):
+        code = """import os; env = os.environ
+print(env["WORD"], "PATH" in env, [name for name in env if name[:10] == "TPX_SERVE_"])
+raise SystemExit(3)"""
+        asked = {"WORD": "hello", "TPX_SERVE_ID": "x"}
+        server = await ChildServer.start(script(code), log, asked)
+        expected = r"ended with status 3 before it was ready: hello True \['TPX_SERVE_ID'\]"
+        with pytest.raises(MeasurementError, match=expected):
             await server.ready(10)
 
     run(steps())
