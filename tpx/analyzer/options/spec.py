@@ -20,7 +20,6 @@ from tpx.analyzer.options.rules import check_together, idle_warnings, member_war
 from tpx.analyzer.options.server import DockerSpec, LaunchSpec
 from tpx.analyzer.results.goals import Goals, WeightedObjective
 from tpx.analyzer.results.measurement import Models, group_name
-from tpx.analyzer.search.engines import axes_of
 from tpx.analyzer.search.ranges import LoadsSpec, StrategySpec
 from tpx.analyzer.search.spec import (
     Extras,
@@ -287,6 +286,8 @@ def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
         return "manual" if config.strategy.run_config_search_disable else "quick"
     if spec.deltas is not None:
         return "manual"
+    from tpx.analyzer.search.engines import axes_of  # late: reading options needs no protobuf
+
     return "budgeted" if spec.space.extras.any or axes_of(spec.facts) else "brute"
 
 
