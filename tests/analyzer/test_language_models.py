@@ -194,3 +194,16 @@ def test_a_search_finds_the_engines_parameters_and_what_users_get(replay: Replay
     (model,) = run.models
     again = replace(run, models=(replace(model, preparations=(told,)),))
     assert "| 6 of 8 |" in markdown_text(view_of(again))
+
+
+def test_a_search_with_little_budget_tries_what_fits_the_cores(replay: Replay) -> None:
+    """Of one to five instances two fit two cores, which the middle of the range is not."""
+    run = replay(
+        engine,
+        default={"name": "alexnet", "backend": "llamacpp", "max_batch_size": 0},
+        model_type="LLM",
+        cores=2,
+        max_measurements=9,
+        final_rounds=0,
+    )
+    assert len(run.models[0].variants) > 2

@@ -188,6 +188,7 @@ REFUSED: list[tuple[Endpoint, dict[str, Any], str]] = [
     ("messages", {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
     ("messages/count_tokens", {"stream": True}, "stream"),
     ("rerank", {"documents": []}, "documents"),
+    ("rerank", {"top_n": "one"}, "top_n"),
     ("rerank", {"documents": [{"text": "a"}]}, "documents[0]"),
     ("score", {"text_2": [1]}, "text_2[0]"),
 ]

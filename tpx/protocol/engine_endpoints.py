@@ -1,7 +1,7 @@
 """Endpoints that an engine answers by itself: OpenAI's responses, Anthropic's messages, rerank and score.
 
-Their requests reach the engine unchanged. Checked here are the names and kinds of the fields, what could cost
-much, and that nothing refers to another machine; everything else is the engine's.
+Their requests reach the engine unchanged. Checked here are the names of the fields, what could cost much, and
+that nothing refers to another machine; everything else is the engine's.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,13 @@ from tpx.protocol.json_checks import (
     check_members,
     check_schema,
     flag,
-    kind_of,
-    list_of,
     object_of,
     only,
-    real,
     text_of,
     whole,
 )
 from tpx.protocol.json_values import JsonObject
 
-_INT32 = 2**31 - 1
 _MAX_ITEMS = 4096
 _MAX_TOOLS = 128
 _MAX_DOCUMENTS = 1024
@@ -54,20 +50,10 @@ def _check_content(path: str, value: object) -> None:
                     level.append((f"{path}.{name}", member))
 
 
-def _check_tools(table: Mapping[str, Check], *required: str) -> Check:
-    return lambda path, value: check_each(
-        path, value, _MAX_TOOLS, lambda path, one: check_members(path, one, table, required)
-    )
-
-
 def _check_texts(path: str, value: object) -> None:
     """Accept a text or a list of them."""
     if not isinstance(value, str):
         check_each(path, value, _MAX_DOCUMENTS, text_of)
-
-
-def _check_stops(path: str, value: object) -> None:
-    check_each(path, value, 16, text_of)
 
 
 def _check_format(path: str, value: object) -> None:
@@ -78,82 +64,55 @@ def _check_format(path: str, value: object) -> None:
         check_schema(f"{path}.format.schema", form["schema"])
 
 
-_CHOICE = kind_of((str, dict), "a string or an object")
-_SAMPLING: Mapping[str, Check] = {
-    "model": text_of,
-    "stream": flag,
-    "temperature": real(0, 2),
-    "top_p": real(0, 1),
-    "top_k": whole(-1, _INT32),
-    "tool_choice": _CHOICE,
-    "metadata": object_of,
-    "chat_template_kwargs": object_of,
-}
-_RESPONSES_TOOL: Mapping[str, Check] = {
-    "type": only("function"),
-    "name": text_of,
-    "description": text_of,
-    "parameters": check_schema,
-    "strict": flag,
-}
-_MESSAGES_TOOL: Mapping[str, Check] = {
-    "type": only("custom"),
-    "name": text_of,
-    "description": text_of,
-    "input_schema": check_schema,
-    "strict": flag,
-    "cache_control": object_of,
-}
-_COUNTED: Mapping[str, Check] = {
-    "model": text_of,
-    "messages": _check_content,
-    "system": _check_content,
-    "tools": _check_tools(_MESSAGES_TOOL, "name", "input_schema"),
-    "tool_choice": object_of,
-    "thinking": object_of,
-    "output_config": _check_format,
-}
+def _check_tools(schema: str, kind: str) -> Check:
+    """Return the check for tools of the client, whose parameters are in `schema`: others would be called by
+    the engine, elsewhere.
+    """
+    names = ("name", "description", "strict", "cache_control")
+    table = {**dict.fromkeys(names, _accept), "type": only(kind), schema: check_schema}
+    return lambda path, value: check_each(
+        path, value, _MAX_TOOLS, lambda path, one: check_members(path, one, table, ("name",))
+    )
+
+
+def _accept(path: str, value: object) -> None:
+    """Leave a value to the engine."""
+
+
+def _fields(names: str, **checks: Check) -> dict[str, Check]:
+    return {**dict.fromkeys(names.split(), _accept), **checks, "model": text_of, "user": text_of}
+
+
+_SAMPLING = "temperature top_p top_k tool_choice metadata chat_template_kwargs"
+_COUNTED = _fields(
+    "tool_choice thinking",
+    messages=_check_content,
+    system=_check_content,
+    tools=_check_tools("input_schema", "custom"),
+    output_config=_check_format,
+)
 FIELDS: Mapping[str, Mapping[str, Check]] = {
-    "responses": {
-        **_SAMPLING,
-        "input": _check_content,
-        "instructions": text_of,
-        "max_output_tokens": whole(1, _INT32),
-        "max_tool_calls": whole(1, _INT32),
-        "parallel_tool_calls": flag,
-        "reasoning": object_of,
-        "text": _check_format,
-        "tools": _check_tools(_RESPONSES_TOOL, "type", "name"),
-        "top_logprobs": whole(0, 20),
-        "include": list_of,
-        "truncation": only("auto", "disabled"),
-        "user": text_of,
-        "store": only(False),
-        "background": only(False),
-        "service_tier": only("auto", "default"),
-        "presence_penalty": real(-2, 2),
-        "frequency_penalty": real(-2, 2),
-        "repetition_penalty": real(0.01, 10),
-        "min_p": real(0, 1),
-        "seed": whole(-(2**63), 2**63 - 1),
-        "stop": _check_stops,
-        "ignore_eos": flag,
-    },
-    "messages": {
-        **_SAMPLING,
-        **_COUNTED,
-        "max_tokens": whole(1, _INT32),
-        "stop_sequences": _check_stops,
-    },
+    "responses": _fields(
+        f"{_SAMPLING} instructions max_output_tokens max_tool_calls parallel_tool_calls reasoning include "
+        "truncation top_logprobs min_p presence_penalty frequency_penalty repetition_penalty seed stop "
+        "ignore_eos",
+        input=_check_content,
+        stream=flag,
+        text=_check_format,
+        tools=_check_tools("parameters", "function"),
+        store=only(False),
+        background=only(False),
+        service_tier=only("auto", "default"),
+    ),
+    "messages": _COUNTED | _fields(f"{_SAMPLING} max_tokens stop_sequences", stream=flag),
     "messages/count_tokens": _COUNTED,
-    "rerank": {
-        "model": text_of,
-        "query": text_of,
-        "documents": lambda path, value: check_each(path, value, _MAX_DOCUMENTS, text_of),
-        "top_n": whole(1, _INT32),
-        "user": text_of,
-    },
-    "score": {"model": text_of, "text_1": _check_texts, "text_2": _check_texts, "user": text_of},
+    "rerank": _fields(
+        "",
+        query=text_of,
+        top_n=whole(1, 2**31 - 1),
+        documents=lambda path, value: check_each(path, value, _MAX_DOCUMENTS, text_of),
+    ),
+    "score": _fields("", text_1=_check_texts, text_2=_check_texts),
 }
 """Supported fields of each endpoint."""
 REQUIRED: Mapping[str, tuple[str, ...]] = {

@@ -196,12 +196,15 @@ def test_embeddings_are_vectors_of_the_model_s_width(client: openai.OpenAI) -> N
     assert answer.data[0].embedding != answer.data[1].embedding
 
 
-def test_documents_are_ranked_by_a_model_that_does(live: Live) -> None:
+def test_documents_are_ranked_by_a_model_that_does(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
     fields = {"model": "ranks", "query": "the lamb", "documents": ["a lion", "the lamb of God"]}
     ranked = json.loads(post(live, "/v1/rerank", fields).body)
     scores = [result["relevance_score"] for result in ranked["results"]]
     assert sorted(result["index"] for result in ranked["results"]) == [0, 1]
     assert scores == sorted(scores, reverse=True)
+    tokens = ranked["usage"]["total_tokens"]
+    assert f"Tokens: /v1/rerank ranks: {tokens} of the prompt, 0 generated" in caplog.text
     [best] = json.loads(post(live, "/v1/rerank", {**fields, "top_n": 1}).body)["results"]
     assert best == ranked["results"][0]
 

@@ -287,11 +287,8 @@ def _choose_mode(config: ProfileSpec, spec: SearchSpec) -> Mode:
         return "manual" if config.strategy.run_config_search_disable else "quick"
     if spec.deltas is not None:
         return "manual"
-    return (
-        "budgeted"
-        if spec.space.extras.any or axes_of(spec.facts.backend, by_tpx=spec.facts.by_tpx)
-        else "brute"
-    )
+    axes = axes_of(spec.facts.backend, by_tpx=spec.facts.by_tpx)
+    return "budgeted" if axes or spec.space.extras.any else "brute"
 
 
 def _find_settings(config: ProfileSpec, name: str) -> ModelToProfile:

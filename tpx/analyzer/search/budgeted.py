@@ -5,12 +5,16 @@ Pilots find the knee by Little's law, a coarse grid is measured once, its best t
 """
 
 import math
+from collections.abc import Sequence
+from typing import TypeVar
 
 from tpx.analyzer.search.explorer import Explorer, is_step, measure, nearest_step
 from tpx.analyzer.search.history import Asking, History, Steps
 from tpx.analyzer.search.space import Point
 from tpx.analyzer.search.spec import SearchSpec
 from tpx.analyzer.search.sweep import refine_best
+
+T = TypeVar("T")
 
 PILOT_LOAD = 64
 """Maximum load of the second pilot; beyond saturation it only adds queueing, slow with a slow model."""
@@ -76,24 +80,28 @@ def _halve_points(explorer: Explorer, knee: float) -> Asking[list[Point]]:
 
 
 def _select_coarse_points(explorer: Explorer) -> list[Point]:
-    """Return evenly spaced points of the grid, or all of a small one."""
+    """Return evenly spaced points of those that may be tried, or all of a few."""
     points = list(explorer.grid.points())
     wanted = int(max(CLIMBED, min(COARSE_AT_MOST, explorer.history.left * COARSE_SHARE)))
     if len(points) <= wanted:
         return points
-    lengths = [len(dimension.choices) for dimension in explorer.grid.dimensions]
-    counts = list(lengths)
+    # of each dimension, what occurs at all: of five instances perhaps two fit the cores
+    places = [sorted(set(indices)) for indices in zip(*points, strict=True)]
+    counts = [len(each) for each in places]
     while max(counts) > 1:
         counts[counts.index(max(counts))] -= 1
-        # evenly spaced indices from end to end; the middle one for a count of one
-        kept = [
-            {round(i * (n - 1) / (count - 1)) for i in range(count)} if count > 1 else {(n - 1) // 2}
-            for n, count in zip(lengths, counts, strict=True)
-        ]
+        kept = [_evenly(own, count) for own, count in zip(places, counts, strict=True)]
         chosen = [p for p in points if all(i in k for i, k in zip(p, kept, strict=True))]
-        if len(chosen) <= wanted:
+        if 0 < len(chosen) <= wanted:
             return chosen
-    return points[:wanted]
+    return _evenly(points, wanted)
+
+
+def _evenly(items: Sequence[T], count: int) -> list[T]:
+    """Return evenly spaced items from end to end; the middle one for a count of one."""
+    if count == 1:
+        return [items[(len(items) - 1) // 2]]
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
 
 
 def _climb_neighbors(explorer: Explorer) -> Asking[None]:

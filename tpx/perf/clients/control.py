@@ -111,10 +111,7 @@ class HttpMethodCaller:
         request = encode_request(verb, path, host, headers, parts)
         # HTTP/1.1 without pipelining: one request at a time on the connection
         async with self._turn:
-            if self._connection is None or self._connection.closing:
-                self._connection = await self._dialer.connect()
-                self._connection.limit_response(MAX_ANSWER_BYTES)
-            response = await fetch(self._connection, request, timeout_s)
+            response = await self._fetch(request, timeout_s)
         log.debug("%s %s: %d, %s", verb, path, response.status, brief(response.body))
         if response.status != 200:
             status = "" if bytes(response.body).startswith(b"{") else f"HTTP {response.status}: "
@@ -132,6 +129,22 @@ class HttpMethodCaller:
         if not isinstance(answer, dict):
             raise MeasurementError("the server answered JSON that is not an object")
         return answer
+
+    async def _fetch(self, request: Sequence[Buffer], timeout_s: float) -> HttpResponse:
+        """Return the response, on a new connection if the last was closed meanwhile. Raises WireError."""
+        connection = await self._connect()
+        try:
+            return await fetch(connection, request, timeout_s)
+        except WireError:
+            if not connection.unanswered:
+                raise
+        return await fetch(await self._connect(), request, timeout_s)
+
+    async def _connect(self) -> HttpCarrier:
+        if self._connection is None or self._connection.closing:
+            self._connection = await self._dialer.connect()
+            self._connection.limit_response(MAX_ANSWER_BYTES)
+        return self._connection
 
     async def close(self) -> None:
         if self._connection is not None:

@@ -143,7 +143,10 @@ class HttpxDialer:
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.host, self.port, self._proxy = host, port, library.proxy
         self._base = httpx.URL(f"{'https' if tls else 'http'}://{authority}")
-        self._opening = encode_request("GET", opening_path, authority, {}) if opening_path else []
+        # a proxy that forwards requests may close a connection after each of them
+        forwarded = library.proxy is not None and tls is None
+        opens = opening_path and not forwarded
+        self._opening = encode_request("GET", opening_path, authority, {}) if opens else []
         self._listening = False
         self._http2 = library.http2
         # a context without certificates is never used, and httpx loads them all where it is given none

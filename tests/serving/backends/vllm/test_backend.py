@@ -35,7 +35,7 @@ def test_gpus_are_numbers() -> None:
 
 
 def test_parameters_replace_members_of_the_file() -> None:
-    given = {"max_num_seqs": "16", "kv_cache_dtype": "fp8", "enable_prefix_caching": "false"}
+    given = {"max_num_seqs": "16", "kv_cache_dtype": "fp8", "enable_prefix_caching": "false", "shapes": "[1]"}
     made = settings(given, {"max_num_seqs": 8, "dtype": "half"})
     assert made.arguments == {
         "model": "x",

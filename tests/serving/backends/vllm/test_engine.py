@@ -274,9 +274,10 @@ def test_messages_are_vllms_and_their_tokens_are_logged(live: Live, caplog: pyte
     whole = json.loads(live.http("POST", "/v1/messages", json.dumps(fields).encode()).body)
     assert "And the king" in whole["content"][0]["text"]
     assert whole["usage"]["output_tokens"] == 12
-    with caplog.at_level("INFO"):
-        body = json.dumps({**fields, "stream": True}).encode()
-        events = live.http("POST", "/v1/messages", body).body.decode().split("\n\n")
+    caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
+    body = json.dumps({**fields, "stream": True}).encode()
+    events = live.http("POST", "/v1/messages", body).body.decode().split("\n\n")
+    assert "Tokens: /v1/messages tiny: 8 of the prompt, 12 generated" in caplog.text
     data = [json.loads(line[6:]) for event in events for line in event.split("\n") if line[:7] == "data: {"]
     pieces = [each["delta"]["text"] for each in data if each["type"] == "content_block_delta"]
     assert "".join(pieces) == whole["content"][0]["text"]

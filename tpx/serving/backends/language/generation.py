@@ -271,13 +271,11 @@ class Generation:
         if isinstance(self.view, TextView):
             self.view.note_prompt(tokens)
 
-    def _note_token(self) -> None:
-        if not self.made:
-            self.first_ns = self.last_ns
-            if self.view.streams:
-                self._streams = True
-                self._outbox.expect(1)
-        self.made += 1
+    def _begin(self) -> None:
+        self.first_ns = self.last_ns
+        if self.view.streams:
+            self._streams = True
+            self._outbox.expect(1)
 
     def take(self, data: bytes, *, token: bool = True) -> bool:
         """Take a chunk, or nothing; about a token, unless `token` is false. Return True if the engine must
@@ -289,7 +287,9 @@ class Generation:
             elif data:
                 self.last_ns = _clock()
                 if token:
-                    self._note_token()
+                    if not self.made:
+                        self._begin()
+                    self.made += 1
                 self.view.take(data)
                 if self._behind:
                     self._error = _BEHIND, ErrorCode.UNAVAILABLE

@@ -7,11 +7,12 @@ from pathlib import Path
 from tpx.errors import LoadError
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.messages import ModelConfig
+from tpx.serving.backends.parameters import GivenParameters
 
 log = logging.getLogger(__name__)
 
 OWN = frozenset({"n_parallel", "max_queue_size"})
-"""Parameters in small letters that are no arguments of vLLM."""
+"""Parameters of a model in small letters that are no arguments of vLLM."""
 _REMOVED = ("disable_log_requests",)
 """Keys of Triton's examples that vLLM has no more."""
 
@@ -19,8 +20,8 @@ _REMOVED = ("disable_log_requests",)
 def arguments_of(config: ModelConfig) -> JsonObject:
     """Return the parameters of a model that replace members of `model.json`: those in small letters."""
     return {
-        name: _parse_value(given.string_value)
-        for name, given in config.parameters.items()
+        name: _parse_value(value)
+        for name, value in GivenParameters.of_model(config).values.items()
         if name == name.lower() and name not in OWN
     }
 
