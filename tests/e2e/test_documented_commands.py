@@ -47,6 +47,9 @@ NOT_HERE = {
     "RAY_ADDRESS=": "as above",
     "genai-perf ": "takes 1 GB to install; tests/perf/test_under_genai_perf.py runs it where it is",
     "buf ": "no package of buf; tests/serving/frontends ask reflection",
+    "tpx perf -m mnist --http2 -u proxy.lan": "a host; tests/perf/clients/test_library.py has HAProxy",
+    "tpx perf -m mnist -u server.lan": "a host; tests/perf/clients/test_proxies.py has a real proxy",
+    "HTTPS_PROXY=": "as above",
 }
 """Beginnings of command lines that are not run, and why."""
 

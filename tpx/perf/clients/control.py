@@ -27,6 +27,7 @@ from tpx.perf.clients.model import (
 from tpx.perf.clients.transport import HttpDialer
 from tpx.protocol.http1.client import HttpCarrier, HttpResponse, encode_request, fetch
 from tpx.protocol.json_values import JsonObject, parse_json
+from tpx.protocol.tensors import Buffer
 
 log = logging.getLogger(__name__)
 ASK_S = 30.0
