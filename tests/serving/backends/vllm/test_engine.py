@@ -231,20 +231,32 @@ def test_a_text_is_one_of_the_choices_of_guided_decoding(live: Live) -> None:
     assert json.loads(answer.body)["text_output"] in ("lamb", "lion")
 
 
-def test_images_reach_vllm_which_has_no_eyes_here(live: Live, client: openai.OpenAI) -> None:
+def picture(side: int) -> str:
+    """A black image in base64."""
     data = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(data, "PNG")
-    image = base64.b64encode(data.getvalue()).decode()
-    for given, message in (
-        (image, "Multi-modal"),
+    Image.new("1", (side, side)).save(data, "PNG")
+    return base64.b64encode(data.getvalue()).decode()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (picture(8), "Multi-modal"),
+        (picture(6000), "image: has more than 33554432 pixels"),
         ("????", "image: must be base64"),
         ("aaaa", "image: is no image"),
-    ):
-        fields = {"text_input": "And", "image": [given]}
-        answer = live.http("POST", "/v2/models/tiny/generate", json.dumps(fields).encode())
-        assert answer.status == 400
-        assert message in json.loads(answer.body)["error"]
-    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
+    ],
+    ids=["small", "large", "no base64", "no image"],
+)
+def test_images_are_opened_for_vllm_which_has_no_eyes_here(live: Live, given: str, message: str) -> None:
+    fields = {"text_input": "And", "image": [given]}
+    answer = live.http("POST", "/v2/models/tiny/generate", json.dumps(fields).encode())
+    assert answer.status == 400
+    assert message in json.loads(answer.body)["error"]
+
+
+def test_images_in_chats_reach_vllm(client: openai.OpenAI) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture(8)}"}}
     messages: Any = [{"role": "user", "content": [part]}]
     with pytest.raises(openai.BadRequestError, match="multimodal"):
         client.chat.completions.create(model="tiny", messages=messages)
@@ -327,6 +339,11 @@ def test_a_client_that_leaves_frees_its_sequence(live: Live, client: openai.Open
     )
     next(iter(stream))
     stream.close()
+    sampling = json.dumps({"max_tokens": 900, "ignore_eos": True})
+    body = json.dumps({"text_input": "And", "stream": True, "sampling_parameters": sampling})
+    with closing(http.client.HTTPConnection("127.0.0.1", live.http_port, timeout=60)) as connection:
+        connection.request("POST", "/v2/models/tiny/generate_stream", body)
+        assert connection.getresponse().readline().startswith(b"data: {")
 
     def ended() -> bool:
         page = ask(live.ports["Metrics Service"]).text

@@ -108,7 +108,8 @@ class LanguageModel:
             others = sorted(values.keys() - {REQUEST})
             if others:
                 raise InvalidRequest(f"{others[0]}: not allowed together with {REQUEST}")
-            asked = decode(values[REQUEST], json.loads(request.parameters()).get("openai_endpoint", ""))
+            endpoint = json.loads(request.parameters()).get("openai_endpoint", "")
+            asked = decode(values[REQUEST], str(endpoint))
             generation.view = _view_of(asked, generation.post)
         elif "text_input" in values:
             asked, generation.view = _read_tensors(values, request.parameters(), generation.post)

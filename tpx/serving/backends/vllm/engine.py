@@ -6,10 +6,9 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from functools import partial
-from typing import cast
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
@@ -40,7 +39,8 @@ class VllmEngine:
         if gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpus
         self._name = args["model_name"]
-        self._running: set[AsgiCall] = set()
+        self._looks: dict[object, Callable[[], None]] = {}
+        """Looks after the client of each request in the engine, by its task."""
         self._started = AsyncExitStack()  # never closed: the process ends with it
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="tpx-vllm", daemon=True).start()
@@ -70,36 +70,54 @@ class VllmEngine:
             raise FieldRefused(path, f"model '{self._name}' has no adapter '{name}' (it has {has})")
 
     def run(self, generation: Generation) -> None:
-        text = isinstance(generation.body, VllmText)
-        calling = self._generate(generation) if text else self._call(AsgiCall(generation))
+        body = generation.body
+        if isinstance(body, VllmText):
+            calling = self._generate(generation, body, body.prompt())
+        else:
+            calling = self._call(AsgiCall(generation))
         asyncio.run_coroutine_threadsafe(calling, self._loop).result()
 
     async def _call(self, call: AsgiCall) -> None:
-        self._running.add(call)
-        try:
+        with self._looking(call.look):
             await self._application(call.scope, call.receive, call.send)
-        finally:
-            self._running.discard(call)
 
-    async def _generate(self, generation: Generation) -> None:
+    @contextmanager
+    def _looking(self, look: Callable[[], None]) -> Iterator[None]:
+        task = asyncio.current_task()
+        self._looks[task] = look
+        try:
+            yield
+        finally:
+            del self._looks[task]
+
+    async def _generate(self, generation: Generation, text: VllmText, prompt: JsonObject) -> None:
         from vllm.exceptions import VLLMClientError
 
-        text = cast("VllmText", generation.body)
+        task = asyncio.current_task()
+
+        def look() -> None:
+            if generation.take(b"") and task is not None:
+                task.cancel()
+
         made = 0
         try:
-            [prompt] = await self._client.renderer.render_cmpl_async([text.prompt])
-            outputs = self._client.generate(
-                prompt, text.sampling, secrets.token_hex(16), lora_request=self._adapters.get(text.lora)
-            )
-            async with aclosing(outputs):
-                async for output in outputs:
-                    if not made:
-                        generation.note_prompt(len(output.prompt_token_ids))
-                    made += len(output.outputs[0].token_ids)
-                    if generation.take(chunk_of(output, made, logprobs=text.logprobs)):
-                        return
+            with self._looking(look):
+                [rendered] = await self._client.renderer.render_cmpl_async([prompt])
+                adapter = self._adapters.get(text.lora)
+                outputs = self._client.generate(
+                    rendered, text.sampling, secrets.token_hex(16), lora_request=adapter
+                )
+                async with aclosing(outputs):
+                    async for output in outputs:
+                        if not made:
+                            generation.note_prompt(len(output.prompt_token_ids))
+                        made += len(output.outputs[0].token_ids)
+                        if generation.take(chunk_of(output, made, logprobs=text.logprobs)):
+                            return
         except VLLMClientError as exc:
             raise ValueError(str(exc)) from exc
+        except asyncio.CancelledError:
+            return  # by `look`: the client has left
 
     async def _start(self, arguments: JsonObject) -> None:
         from tpx.serving.backends.vllm.application import started_vllm
@@ -113,8 +131,8 @@ class VllmEngine:
         """Notice clients that have left, and the end of vLLM's own processes."""
         while not client.errored:
             await asyncio.sleep(_LOOK_EVERY_S)
-            for call in self._running:
-                call.look()
+            for look in list(self._looks.values()):
+                look()
         sys.stderr.write("vLLM's engine has ended\n")
         sys.stderr.flush()
         os._exit(1)  # the server fails its requests, and starts it again

@@ -11,6 +11,8 @@ from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.language.tensors import TextRequest
 
 _ONLY_OURS = ("output_kind", "detokenize")
+_MOST_PIXELS = 1 << 25
+"""Pixels of an image: a file of some kilobytes may have any number."""
 
 
 class TokenLogprob(Protocol):
@@ -65,13 +67,19 @@ class VllmClient(Protocol):
 class VllmText:
     """A request as the engine takes it."""
 
-    prompt: JsonObject
+    text: str
+    images: Sequence[bytes]
     sampling: object
     """vLLM's SamplingParams."""
     lora: str
     """Name of an adapter, or nothing."""
     logprobs: bool
     """True if the log probabilities of tokens are an output."""
+
+    def prompt(self) -> JsonObject:
+        """Return what is rendered. Raises ValueError for a file that is no image."""
+        images = [_open_image(each) for each in self.images]
+        return {"prompt": self.text, **({"multi_modal_data": {"image": images}} if images else {})}
 
 
 def text_for_vllm(asked: TextRequest) -> VllmText:
@@ -96,10 +104,7 @@ def text_for_vllm(asked: TextRequest) -> VllmText:
         sampling = SamplingParams(**given, output_kind=RequestOutputKind.DELTA)
     except (TypeError, ValueError, VLLMClientError) as exc:  # no such parameter, or a wrong value
         raise FieldRefused("sampling_parameters", str(exc)) from exc
-    prompt: JsonObject = {"prompt": asked.prompt}
-    if asked.images:
-        prompt["multi_modal_data"] = {"image": [_open_image(each) for each in asked.images]}
-    return VllmText(prompt=prompt, sampling=sampling, lora=lora, logprobs=logprobs)
+    return VllmText(text=asked.prompt, images=asked.images, sampling=sampling, lora=lora, logprobs=logprobs)
 
 
 def _structured(given: JsonObject) -> JsonObject | None:
@@ -131,9 +136,12 @@ def _open_image(data: bytes) -> object:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        return Image.open(io.BytesIO(data)).convert("RGB")
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > _MOST_PIXELS:
+            raise ValueError(f"image: has more than {_MOST_PIXELS} pixels")
+        return image.convert("RGB")
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as exc:
-        raise FieldRefused("image", f"is no image: {exc}") from exc
+        raise ValueError(f"image: is no image: {exc}") from exc
 
 
 def chunk_of(output: VllmOutput, made: int, *, logprobs: bool) -> bytes:
