@@ -21,6 +21,7 @@ from tpx.protocol.http1.server import connection_factory as http_connections
 from tpx.protocol.listener import Listener
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.serving.dataplane import DataPlane
+from tpx.serving.endpoint_options import ServiceAddress
 from tpx.serving.frontends.access import parse_restrictions
 from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.browsers import BrowserPolicy
@@ -31,7 +32,7 @@ from tpx.serving.frontends.http import HttpAccess, HttpFrontend, HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.frontends.overview import Overview
 from tpx.serving.inference_plane import InferencePlane
-from tpx.serving.options import ServeConfig, ServiceAddress
+from tpx.serving.options import ServeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
