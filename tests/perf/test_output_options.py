@@ -6,8 +6,8 @@ import pytest
 
 from tpx.errors import UsageError
 from tpx.options import from_argv
+from tpx.perf.metrics_page import MetricsAddress
 from tpx.perf.options import SessionSpec
-from tpx.perf.results import MetricsPlace
 
 
 def config(*words: str) -> SessionSpec:
@@ -74,19 +74,19 @@ PLACES = {
 def test_metrics_are_where_the_url_says_or_on_the_servers_host(url: str) -> None:
     words = ("--metrics-url", url) if url else ()
     host, port, path = PLACES[url]
-    found = config("--collect-metrics", *words).metrics.place("gpu1")
-    assert found == MetricsPlace(host=host, port=port, path=path, interval_s=1.0)
+    found = config("--collect-metrics", *words).metrics.address("gpu1")
+    assert found == MetricsAddress(host=host, port=port, path=path, interval_s=1.0)
 
 
 def test_how_often_and_what_else_is_looked_at() -> None:
     words = ("--metrics-interval", "250", "--metric", "queue", "--metric", "a{2}")
-    place = config("--collect-metrics", *words).metrics.place("h")
-    assert place is not None
-    assert (place.interval_s, place.wanted) == (0.25, ("queue", "a{2}"))
+    address = config("--collect-metrics", *words).metrics.address("h")
+    assert address is not None
+    assert (address.interval_s, address.wanted) == (0.25, ("queue", "a{2}"))
 
 
 def test_nothing_is_looked_at_unless_asked_for() -> None:
-    assert config().metrics.place("h") is None
+    assert config().metrics.address("h") is None
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,12 @@ class Session:
             raise UsageError(f"--{name} {getattr(spec.pace, name)}: {reason}")
         if spec.pace.cluster or (self._processes > 1 and not reason):
             self._workers = await stack.enter_async_context(self._build_pool())
-        place = spec.metrics.place(spec.parsed_address.host)
-        if place is not None:
+        address = spec.metrics.address(spec.parsed_address.host)
+        if address is not None:
             from tpx.perf.measure.scraper import Scraper  # late: few runs need it
 
-            dialer = http_dialer(spec.metrics_endpoint(place))
-            scraper = Scraper(place, dialer, self._observer.notice)
+            dialer = http_dialer(spec.metrics_endpoint(address))
+            scraper = Scraper(address, dialer, self._observer.notice)
             stack.push_async_callback(scraper.stop)
             collectors.append(scraper)
         if spec.output.profile_export_file or spec.output.jsonl:

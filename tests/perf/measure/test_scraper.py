@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tpx.perf.measure.scraper import Scraper
-from tpx.perf.results import MetricsFigures, MetricsPlace
+from tpx.perf.metrics_page import MetricsAddress, MetricsFigures
 from tpx.protocol.http1.client import HttpConnector
 
 GPU = "\n".join(
@@ -36,7 +36,7 @@ def played(scene: Scene, page: str = GPU, status: int = 200, **place: object) ->
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         fields = {"host": "127.0.0.1", "port": port, "path": "/metrics", "interval_s": 0.01} | place
-        page = MetricsPlace(**fields)
+        page = MetricsAddress(**fields)
         scraper = Scraper(page, HttpConnector(page.host, page.port), notices.append)
         try:
             await scene(scraper)

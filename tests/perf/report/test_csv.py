@@ -5,8 +5,9 @@ from pathlib import Path
 
 from tests.perf.conftest import make_level
 from tpx.perf.levels import Level
+from tpx.perf.metrics_page import GpuFigures, MetricsFigures
 from tpx.perf.report.files import composing_files, csv_text
-from tpx.perf.results import GpuFigures, LevelResult, MetricsFigures, ServerBreakdown, Streaming, Verdict
+from tpx.perf.results import LevelResult, ServerBreakdown, Streaming, Verdict
 
 HEADER = (
     "Concurrency,Inferences/Second,Client Send,Network+Server Send/Recv,Server Queue,Server Compute Input,"

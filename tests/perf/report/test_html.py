@@ -15,21 +15,13 @@ from tests.report.reading import read
 from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, estimate
+from tpx.perf.metrics_page import GpuFigures, MetricsFigures
 from tpx.perf.objectives import Compliance
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
 from tpx.perf.report.plots import curve, requests_chart, spectrum, timeline
-from tpx.perf.results import (
-    ErrorCount,
-    GpuFigures,
-    LevelResult,
-    MetricsFigures,
-    OpenLoop,
-    RequestSpan,
-    Streaming,
-    Verdict,
-)
+from tpx.perf.results import ErrorCount, LevelResult, OpenLoop, RequestSpan, Streaming, Verdict
 from tpx.perf.statistics.summaries import summarize
 from tpx.report.document import Bullets, Facts, Group, Statement
 from tpx.report.html import render

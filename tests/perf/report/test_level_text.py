@@ -6,16 +6,9 @@ import pytest
 
 from tests.perf.conftest import PLAIN_SPEC, make_level
 from tpx.perf.levels import Level
+from tpx.perf.metrics_page import GpuFigures, MetricsFigures, SeriesFigures
 from tpx.perf.report.level_text import level_block
-from tpx.perf.results import (
-    GpuFigures,
-    LevelResult,
-    MetricsFigures,
-    OpenLoop,
-    SeriesFigures,
-    ServerBreakdown,
-    Streaming,
-)
+from tpx.perf.results import LevelResult, OpenLoop, ServerBreakdown, Streaming
 from tpx.perf.statistics.summaries import LatencySummary
 
 COMPOSING = """\

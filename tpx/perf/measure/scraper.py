@@ -14,7 +14,8 @@ from tpx.errors import MeasurementError, TpxError
 from tpx.perf.clients.control import MAX_ANSWER_BYTES
 from tpx.perf.clients.transport import HttpDialer
 from tpx.perf.measure.ledger import MeasuredLevel
-from tpx.perf.results import GpuFigures, LevelResult, MetricsFigures, MetricsPlace, SeriesFigures
+from tpx.perf.metrics_page import GpuFigures, MetricsAddress, MetricsFigures, SeriesFigures
+from tpx.perf.results import LevelResult
 from tpx.protocol.http1.client import HttpCarrier, encode_request, fetch
 
 GPU_SERIES = {
@@ -98,14 +99,14 @@ class Scraper:
     Failures are reported once; the run continues without metrics.
     """
 
-    def __init__(self, place: MetricsPlace, dialer: HttpDialer, notice: Notice) -> None:
-        self._place = place
-        self._reader = PageReader(place.wanted)
+    def __init__(self, address: MetricsAddress, dialer: HttpDialer, notice: Notice) -> None:
+        self._address = address
+        self._reader = PageReader(address.wanted)
         self._notice = notice
         self._reported: set[str] = set()
         self._dialer = dialer
         self._connection: HttpCarrier | None = None
-        self._request = encode_request("GET", place.path, f"{place.host}:{place.port}", {})
+        self._request = encode_request("GET", address.path, f"{address.host}:{address.port}", {})
         self._scrapes: list[Scrape] = []
         self._failed = 0
         self._task: asyncio.Task[None] | None = None
@@ -150,7 +151,7 @@ class Scraper:
             except TpxError as exc:
                 self._failed += 1
                 self._report_once(
-                    str(exc), f"no metrics from {self._place}: {exc}; the run continues without metrics"
+                    str(exc), f"no metrics from {self._address}: {exc}; the run continues without metrics"
                 )
                 return
         # parsing costs this process, not the server: it is timed separately
@@ -163,19 +164,19 @@ class Scraper:
         if missing is not None:
             why = "" if scrape.gpus else " The server reports no GPU."
             self._report_once("gpu", f"Unable to parse '{missing}' metric.{why}")
-        for text in () if scrape.series else self._place.wanted:
-            self._report_once(text, f"--metric {text}: no series of {self._place} matches")
+        for text in () if scrape.series else self._address.wanted:
+            self._report_once(text, f"--metric {text}: no series of {self._address} matches")
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(max(0.0, self._place.interval_s - self._last_took_s()))
+            await asyncio.sleep(max(0.0, self._address.interval_s - self._last_took_s()))
             await self.scrape()
             took_ms = self._last_took_s() * 1000
-            if took_ms > self._place.interval_s * 1000:
+            if took_ms > self._address.interval_s * 1000:
                 self._report_once(
                     "slow",
                     f"Triton metrics endpoint latency ({took_ms:.0f}ms) is larger than the querying interval "
-                    f"({self._place.interval_s * 1000:.0f}ms). Please try a larger querying interval via "
+                    f"({self._address.interval_s * 1000:.0f}ms). Please try a larger querying interval via "
                     "`--metrics-interval`.",
                 )
 

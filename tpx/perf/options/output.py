@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tpx.errors import UsageError
 from tpx.options import check_range, fields_of, flag_of, given, option, refuse
-from tpx.perf.results import MetricsPlace
+from tpx.perf.metrics_page import MetricsAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class OutputSpec:
             refuse("--profile-export-file", "Path must not already exist.")
         seen: dict[Path, str] = {}
         for flag, path in self.files:
-            place = path.absolute()
+            target = path.absolute()
             if path.is_dir():
                 raise UsageError(f"{flag} {path}: it is a directory; name a file in it")
-            if not place.parent.is_dir():
-                raise UsageError(f"{flag} {path}: there is no directory {place.parent}; create it first")
-            if place in seen:
-                raise UsageError(f"{flag} {path}: {seen[place]} writes the same file")
-            seen[place] = flag
+            if not target.parent.is_dir():
+                raise UsageError(f"{flag} {path}: there is no directory {target.parent}; create it first")
+            if target in seen:
+                raise UsageError(f"{flag} {path}: {seen[target]} writes the same file")
+            seen[target] = flag
 
     @property
     def files(self) -> tuple[tuple[str, Path], ...]:
@@ -101,9 +101,9 @@ class ScrapeSpec:
                 flag = flag_of(name)
                 raise UsageError(f"Must specify --collect-metrics when using the {flag} option.")
         if self.metrics_url:
-            self.place("")
+            self.address("")
 
-    def place(self, host: str) -> MetricsPlace | None:
+    def address(self, host: str) -> MetricsAddress | None:
         """Return the metrics page, on the server's `host` unless a URL was given; None if metrics are off."""
         if not self.collect_metrics:
             return None
@@ -119,6 +119,6 @@ class ScrapeSpec:
                 raise UsageError(f"--metrics-url {url}: does not match <host>:<port>/<path>")
             host, path = host.strip("[]"), slash + rest
         interval_s = (self.metrics_interval or 1000) / 1000
-        return MetricsPlace(
+        return MetricsAddress(
             host=host, port=int(port), path=path or DEFAULT_PATH, interval_s=interval_s, wanted=self.metric
         )

@@ -13,6 +13,7 @@ from tpx.perf.clients.wire import WireSpec
 from tpx.perf.inputs.base import InputSpec, SequenceSpec
 from tpx.perf.inputs.prompts import PromptSpec
 from tpx.perf.levels import CONCURRENCY, FIXED_SCHEDULE, SESSION_CONCURRENCY, LevelRange
+from tpx.perf.metrics_page import MetricsAddress
 from tpx.perf.options.load import LoadSpec, TargetSpec
 from tpx.perf.options.measuring import (
     DEFAULT_INTERVAL_MS,
@@ -24,7 +25,6 @@ from tpx.perf.options.measuring import (
 )
 from tpx.perf.options.output import OutputSpec, ScrapeSpec
 from tpx.perf.pace import PaceSpec
-from tpx.perf.results import MetricsPlace
 from tpx.perf.settings import LevelSettings
 
 
@@ -130,7 +130,7 @@ class SessionSpec:
             at_once=self.pace.poll == "busy",
         )
 
-    def metrics_endpoint(self, place: MetricsPlace) -> Endpoint:
+    def metrics_endpoint(self, place: MetricsAddress) -> Endpoint:
         """Return the endpoint of a metrics page, reached through a proxy wherever the server would be."""
         client: ClientName | None = "tpx" if self.wire.client == "tpx" else None
         route = choose_route(place.host, place.port, "http", client=client, proxy=self.wire.proxy)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 from tpx import __version__
 from tpx.perf.compare import batches_json
+from tpx.perf.metrics_page import MetricsFigures
 from tpx.perf.objectives import Assessment
 from tpx.perf.report.model import Report
 from tpx.perf.results import (
@@ -15,7 +16,6 @@ from tpx.perf.results import (
     LatencyEstimate,
     LevelResult,
     MemberFigures,
-    MetricsFigures,
     ServerBreakdown,
     StreamFigure,
     Streaming,

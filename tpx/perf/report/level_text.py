@@ -4,16 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tpx.perf.measure.verdict import BUSY_SHARE
+from tpx.perf.metrics_page import GpuFigures, MetricsFigures
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import average_us, percentile_name, rate, usec
 from tpx.perf.results import (
     ClientTimes,
     Goodput,
-    GpuFigures,
     LatencyEstimate,
     LevelResult,
     MemberFigures,
-    MetricsFigures,
     OpenLoop,
     ServerBreakdown,
     StreamFigure,
