@@ -482,9 +482,9 @@ def fetch_on_node(node: int, url: str) -> str:
 
 
 def inferences() -> int:
-    """Inferences of all replicas, by their own metrics."""
+    """Inferences of the replicas that are ready, by their own metrics; another may be starting."""
     total = 0.0
-    for row in status()["replicas"]:
+    for row in ready():
         done = tpx("logs", row["name"])
         *_, port = re.findall(r"Started Metrics Service at \S+:(\d+)", done.stdout)
         with urllib.request.urlopen(f"http://{row['host']}:{port}/metrics", timeout=10) as page:

@@ -37,7 +37,9 @@ class Traffic:
     pause_s: float = 0.005
     requests: list[Request] = field(default_factory=list)
     resent: int = 0
-    """Requests sent again because their idle connection had been closed; they are in `requests` once."""
+    """Requests sent again because their idle connection had been closed or their stream was refused; they are
+    in `requests` once.
+    """
     _stop: threading.Event = field(default_factory=threading.Event)
     _running: list[threading.Thread] = field(default_factory=list)
 
@@ -102,4 +104,8 @@ class Traffic:
                     answer = client.infer(self.model, [given], client_timeout=40).as_numpy("OUTPUT0")
                     self._note("grpc", start_s, "" if np.array_equal(answer, value) else f"wrong: {answer}")
                 except triton.InferenceServerException as exc:
-                    self._note("grpc", start_s, str(exc))
+                    # REFUSED_STREAM: it was not processed, and RFC 9113 (8.7) has the client ask again
+                    if "RST_STREAM with error code 7" in str(exc):
+                        self.resent += 1
+                    else:
+                        self._note("grpc", start_s, str(exc))

@@ -170,7 +170,7 @@ class NodeWorker:
 
     async def _send(self, command: LoadRequest | Go | Stop) -> None:
         with suppress(MeasurementError):  # `check` reports it
-            await self._ask(self._actor.say.remote(command))
+            await self._ask(self._actor.send.remote(command))
 
     async def _ask(self, reference: "Reference") -> JsonValue:
         """Await a call. Raises MeasurementError if the node or its process is gone."""
