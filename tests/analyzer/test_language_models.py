@@ -7,7 +7,7 @@ import pytest
 from tests.analyzer.conftest import Replay
 from tests.analyzer.measuring import make_latency, make_measurement, make_streaming
 from tests.analyzer.reports.rendered import view_of
-from tpx.analyzer.metrics import joules_per_inference, metric
+from tpx.analyzer.metrics import joules_per_inference, metric, shown
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.options.perf_flags import language_model, language_warnings
@@ -46,6 +46,7 @@ def test_tokens_have_model_analyzers_metrics() -> None:
     }
     assert values == {"time_to_first_token_p99": 8.0, "inter_token_latency_min": 0.1}
     assert metric("output_token_throughput").value(MEASURED) == 640.0
+    assert shown(metric("output_token_throughput"), 640.0) == "640 tokens/s"
     assert metric("time_to_first_token_p25").value(MEASURED) is None
     plain = make_measurement(variant="m", load=LoadPoint(value=1), throughput=1.0)
     assert metric("inter_token_latency_avg").value(plain) is None

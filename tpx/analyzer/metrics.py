@@ -229,7 +229,9 @@ def metric(tag: str) -> MeasuredMetric:
 
 def shown(measured: MeasuredMetric, value: float) -> str:
     """Return a figure with its unit, rounded for display."""
-    return in_unit(value, measured.unit.replace("/sec", "/s"))
+    # Model Analyzer's heading of tokens has the unit of inferences
+    unit = "tokens/s" if measured.tag == "output_token_throughput" else measured.unit.replace("/sec", "/s")
+    return in_unit(value, unit)
 
 
 def in_words(tag: str) -> str:
