@@ -119,8 +119,9 @@ def test_a_file_that_is_cut_short_fails_the_load_with_llama_cpp_s_reason(tmp_pat
 
 
 def _engines() -> list[psutil.Process]:
-    [starter] = [each for each in psutil.Process().children() if "fork" in each.cmdline()]
-    return [each for each in starter.children() if each.status() != psutil.STATUS_ZOMBIE]
+    starters = [each for each in psutil.Process().children() if "fork" in each.cmdline()]
+    children = [each for starter in starters for each in starter.children()]
+    return [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_the_engine_listens_on_no_port_and_leaves_no_socket(live: Live) -> None:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,10 +63,6 @@ class ForkServer:
         """Return whether it can start processes."""
         return self._process.poll() is None
 
-    def fits(self) -> bool:
-        """Return whether the environment is still the same in what is read at the start only."""
-        return _read_at_start(os.environ) == _read_at_start(self._environment)
-
     def start(self, descriptors: Sequence[int], directory: Path | None) -> ForkedProcess:
         """Start a process that serves these descriptors. Raises OSError, ConnectionError if it has ended."""
         now, then = os.environ, self._environment
@@ -96,16 +92,12 @@ class ForkServer:
         self._process.wait()
 
 
-def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)}
-
-
 class _Current:
-    """The server of this process."""
+    """The servers of this process, by the variables that are read at the start."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.server: ForkServer | None = None
+        self.servers: dict[frozenset[tuple[str, str]], ForkServer] = {}
 
 
 _current = _Current()
@@ -123,12 +115,14 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def fork_server() -> ForkServer | None:
-    """Return the server for the next process, None if it needs an interpreter of its own. Raises OSError."""
+    """Return the server for the next process, None where the system has none. Raises OSError."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
         return None  # no Linux, or one before 5.3
+    known = frozenset(each for each in os.environ.items() if each[0].startswith(_READ_AT_START))
     with _current.lock:
-        if _current.server is None or not _current.server.alive:
-            _current.server = ForkServer()
-        return _current.server if _current.server.fits() else None
+        server = _current.servers.get(known)
+        if server is None or not server.alive:
+            server = _current.servers[known] = ForkServer()
+        return server
