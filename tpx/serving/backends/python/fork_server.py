@@ -1,9 +1,11 @@
 """The process that forks the processes of models which run on the server's own interpreter."""
 
 import atexit
+import errno
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from tpx.protocol.json_values import JsonObject
 
 CHILD = Path(__file__).parent / "worker" / "child.py"
 _ANSWER_BYTES = 4096
+_ANSWER_S = 60.0
+"""Time for an answer; the first one waits for the imports."""
 _READ_AT_START = ("GLIBC_", "GOTO_", "LD_", "MALLOC_", "MKL_", "NPY_", "OMP_", "OPENBLAS_", "PYTHON")
 """Beginnings of the variables that an interpreter, its C library and numpy read when they start."""
 
@@ -49,6 +53,7 @@ class ForkServer:
         self._environment = dict(os.environ)
         self._lock = threading.Lock()
         self._orders, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._orders.settimeout(_ANSWER_S)
         with other_end:
             self._process = subprocess.Popen(
                 [sys.executable, str(CHILD), "fork", str(other_end.fileno())],
@@ -71,6 +76,10 @@ class ForkServer:
         answer, process = self._ask(order, [1, 2, *descriptors])
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
+        if not process:  # this process has no room for another descriptor
+            os.kill(answer["pid"], signal.SIGKILL)
+            self.reap(answer["pid"])
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return ForkedProcess(self, answer["pid"], *process)
 
     def reap(self, pid: int) -> int:
@@ -81,8 +90,12 @@ class ForkServer:
 
     def _ask(self, order: JsonObject, descriptors: Sequence[int] = ()) -> tuple[JsonObject, list[int]]:
         with self._lock:
-            socket.send_fds(self._orders, [json.dumps(order).encode()], descriptors)
-            packet, received, _, _ = socket.recv_fds(self._orders, _ANSWER_BYTES, 1)
+            try:
+                socket.send_fds(self._orders, [json.dumps(order).encode()], descriptors)
+                packet, received, _, _ = socket.recv_fds(self._orders, _ANSWER_BYTES, 1)
+            except TimeoutError as exc:
+                self._process.kill()  # a late answer would be taken for that to the next order
+                raise ConnectionResetError("the process that starts models does not answer") from exc
         if not packet:
             raise ConnectionResetError("the process that starts models has ended")
         return json.loads(packet), received

@@ -59,7 +59,7 @@ def described(error: BaseException) -> str:
     return f"{text}\n\nAt:\n{''.join(reversed(places))}" if places else text
 
 
-def address_of(error: BaseException) -> tuple[str, int]:
+def location_of(error: BaseException) -> tuple[str, int]:
     """Return the file and line of the model that raised an exception, or called the code that did."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in places if _is_own(place[0])]

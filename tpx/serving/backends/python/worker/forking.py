@@ -38,18 +38,43 @@ def wait_for_orders(descriptor: int) -> Sequence[int]:
             orders.send(json.dumps({"status": os.waitstatus_to_exitcode(status)}).encode())
             continue
         try:
-            pid = os.fork()
-        except OSError as exc:
-            orders.send(json.dumps({"errno": exc.errno}).encode())
-        else:
-            if pid == 0:
+            if _fork(orders):
                 orders.close()
                 return _become(descriptors, order["directory"], order["environment"])
-            process = os.pidfd_open(pid)
-            socket.send_fds(orders, [json.dumps({"pid": pid}).encode()], [process])
-            os.close(process)
+        except OSError as exc:
+            orders.send(json.dumps({"errno": exc.errno}).encode())
         for each in descriptors:
             os.close(each)
+
+
+def _fork(orders: socket.socket) -> bool:
+    """Fork, and tell the server. Return True in the new process, once the server has been told: it starts
+    another one with the same descriptors if it is told nothing. Raises OSError.
+    """
+    begins, told = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os.close(told)
+            told = -1
+            if not os.read(begins, 1):
+                os._exit(1)
+            return True
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:
+            os.close(told)  # it ends
+            told = -1
+            os.waitpid(pid, 0)
+            raise
+        socket.send_fds(orders, [json.dumps({"pid": pid}).encode()], [process])
+        os.close(process)
+        os.write(told, b"1")
+        return False
+    finally:
+        for each in (begins, told):
+            if each >= 0:
+                os.close(each)
 
 
 def _become(

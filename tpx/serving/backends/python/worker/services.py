@@ -19,7 +19,7 @@ from typing import Any
 
 from tpx.serving.backends.python.worker import arguments
 from tpx.serving.backends.python.worker.channel import ServerGone
-from tpx.serving.backends.python.worker.errors import TritonModelException, address_of, traceback_of
+from tpx.serving.backends.python.worker.errors import TritonModelException, location_of, traceback_of
 from tpx.serving.backends.python.worker.runtime import RUNTIME
 
 
@@ -135,7 +135,7 @@ class Reports:
         summary = message or f"{type(error).__name__}: {error}"
         text = f"{what}, message: {summary} [{self._model}{more}]"
         trace = "" if message else _shorten(traceback_of(error))
-        file, line = address_of(error)
+        file, line = location_of(error)
         RUNTIME.server.tell(
             "log", level=Logger.ERROR, file=file, line=line, message=_shorten(text), traceback=trace
         )
