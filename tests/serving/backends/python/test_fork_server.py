@@ -1,7 +1,11 @@
 """Models' processes are forked from one that has imported what they need."""
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from tests.serving.backends.python.zoo import add
 from tests.serving.live import Live, serving
 from tests.waiting import eventually
 from tpx.serving.backends.python import fork_server
+from tpx.serving.backends.python.worker.rings import reserve_memory
 
 
 @pytest.fixture
@@ -67,6 +72,30 @@ def test_variables_that_are_read_at_the_start_take_another_process_to_fork_from(
     first = born(live, "first")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     assert born(live, "second")["parent"] not in (first["parent"], os.getpid())
+
+
+def test_a_process_of_which_the_server_was_not_told_serves_nothing() -> None:
+    orders, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, models = socket.socketpair()
+    ours.settimeout(30)
+    lifeline = os.pipe()
+    descriptors = [models.fileno(), lifeline[0], lifeline[0]]
+    order = json.dumps({"directory": None, "environment": {}}).encode()
+    command = [sys.executable, str(fork_server.CHILD), "fork", str(other_end.fileno())]
+    with (
+        ours,
+        orders,
+        subprocess.Popen(command, pass_fds=[other_end.fileno()], start_new_session=True) as child,
+    ):
+        other_end.close()
+        memory = [reserve_memory() for _ in range(2)]
+        socket.send_fds(orders, [order], [1, 2, *descriptors, *(each[0] for each in memory)])
+        orders.close()  # it cannot answer
+        models.close()
+        assert ours.recv(1) == b"", "another process holds the model's socket"
+    assert child.returncode != 0
+    for descriptor in (*lifeline, *(each[0] for each in memory)):
+        os.close(descriptor)
 
 
 def test_a_process_that_was_forked_starts_its_own() -> None:

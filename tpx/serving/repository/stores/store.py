@@ -137,14 +137,14 @@ class StoreRepository:
             origin=origin,
         )
 
-    def download(self, found: StoredObject, address: Path) -> None:
+    def download(self, found: StoredObject, target: Path) -> None:
         """Write an object to a file. Raises LoadError, also if the object has changed since it was listed."""
         import obstore
 
         key = "/".join(part for part in (self.address.path, found.key) if part)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-        address.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(address, flags, 0o600), "wb") as file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with os.fdopen(os.open(target, flags, 0o600), "wb") as file:
             for start in range(0, found.size_bytes, _PART_BYTES):
                 end = min(start + _PART_BYTES, found.size_bytes)
                 options: Any = {"range": (start, end)}
@@ -241,13 +241,13 @@ class StoredModel:
             if found.path.startswith(f"{version}/"):
                 self._write_object(directory / found.path, found)
 
-    def _write_object(self, address: Path, found: StoredObject | None) -> None:
+    def _write_object(self, target: Path, found: StoredObject | None) -> None:
         """Write an object, or create a directory. Raises LoadError."""
         try:
             if found is None or found.path in self._directories:
-                address.mkdir(parents=True, exist_ok=True)
+                target.mkdir(parents=True, exist_ok=True)
             else:
-                self._repository.download(found, address)
+                self._repository.download(found, target)
         except OSError as exc:
             raise LoadError(f"cannot write a file of '{self.url}': {exc}") from exc
 
