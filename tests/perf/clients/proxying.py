@@ -4,7 +4,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,26 @@ def free_port() -> int:
 
 
 @contextmanager
+def listening(command: Sequence[str], port: int) -> Iterator[None]:
+    """Run a program while it is used, from when it listens on a port of this machine."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + STARTUP_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        yield
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@contextmanager
 def proxying(directory: Path, credentials: str = "") -> Iterator[RunningProxy]:
     """Run tinyproxy; `credentials` are USER PASSWORD that it asks for."""
     binary = shutil.which("tinyproxy")
@@ -44,18 +64,5 @@ def proxying(directory: Path, credentials: str = "") -> Iterator[RunningProxy]:
         f'Port {port}\nListen 127.0.0.1\nTimeout 60\nLogFile "{log}"\nLogLevel Connect\nMaxClients 100\n'
         + (f"BasicAuth {credentials}\n" if credentials else "")
     )
-    process = subprocess.Popen([binary, "-d", "-c", str(config)], stdout=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + STARTUP_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+    with listening([binary, "-d", "-c", str(config)], port):
         yield RunningProxy(f"127.0.0.1:{port}", log)
-    finally:
-        process.terminate()
-        process.wait(10)

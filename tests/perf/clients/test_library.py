@@ -4,10 +4,7 @@ import asyncio
 import builtins
 import json
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.perf.clients.proxying import free_port
+from tests.perf.clients.proxying import free_port, listening
 from tests.perf.clients.running import level, ran
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tests.protocol.certificates import certificates, key_and_chain
@@ -194,21 +191,8 @@ def over_http2(directory: Path, server: str, binding: str) -> Iterator[str]:
         "  http-request deny unless { req.ver 2.0 }\n  default_backend servers\n"
         f"backend servers\n  server one {server}\n"
     )
-    process = subprocess.Popen([binary, "-db", "-q", "-f", str(config)])
-    try:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert process.poll() is None
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+    with listening([binary, "-db", "-q", "-f", str(config)], port):
         yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
 
 
 @pytest.mark.parametrize("tls", [False, True])
