@@ -100,8 +100,10 @@ def test_a_shown_configuration_is_no_server(
 ) -> None:
     (tmp_path / "serve.toml").write_text('http_restricted_api = ["inference:X-Key=abc"]\n', encoding="utf-8")
     monkeypatch.setenv("TPX_SERVE_OPENAI_RESTRICTED_API", "inference:X-Key=abc\nhealth:X-Key=env:KEY")
+    monkeypatch.setenv("TPX_SERVE_HTP_PORT", "9001")
     assert main(["-f", str(tmp_path / "serve.toml"), "--http-port=9000", "--show-config"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "unknown environment variable 'TPX_SERVE_HTP_PORT' (did you mean 'TPX_SERVE_HTTP_PORT'" in err
     shown = {line.partition("  # ")[0].strip(): line.rpartition("# ")[2] for line in out.splitlines()}
     assert shown["http_port: 9000"] == "--http-port"
     assert shown["# grpc_port: 8001"] == "default"

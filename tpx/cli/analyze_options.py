@@ -191,10 +191,7 @@ def read_with_warnings(argv: Sequence[str]) -> ProfileSpec | None:
     config = read_or_show(argv)
     if config is None:
         return None
-    for line in (
-        *doubtful_variables("analyze", os.environ, ProfileSpec, ReportConfig),
-        *check_options(config).warnings,
-    ):
+    for line in check_options(config).warnings:
         complain(f"warning: {line}")
     return config
 
@@ -202,6 +199,8 @@ def read_with_warnings(argv: Sequence[str]) -> ProfileSpec | None:
 def read_or_show(argv: Sequence[str]) -> ProfileSpec | None:
     """Return the options of a run that may lack some; None if the user wanted to see them only."""
     given = collect_options(argv, os.environ)
+    for line in doubtful_variables("analyze", os.environ, ProfileSpec, ReportConfig):
+        complain(f"warning: {line}")
     shown = values_of(given).get("show_config", False)
     if shown:
         from tpx.cli.show_config import describe_options  # late: it needs yaml

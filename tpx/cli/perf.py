@@ -116,6 +116,8 @@ def _read_config(argv: Sequence[str]) -> tuple[SessionSpec, Sequence[str]] | Non
             f"model as -m {argv[0]}"
         )
     given = collect(PerfWords, spelled_out(argv), "perf", os.environ)
+    for warning in doubtful_variables("perf", os.environ, PerfWords):
+        complain(f"Warning: {warning}")
     values = values_of(given)
     if values.get("show_config"):
         from tpx.cli.show_config import describe_options  # late: it needs yaml
@@ -124,7 +126,7 @@ def _read_config(argv: Sequence[str]) -> tuple[SessionSpec, Sequence[str]] | Non
     wanted = interpret(values)
     if values.get("show_config"):
         return None
-    for warning in (*doubtful_variables("perf", os.environ, PerfWords), *wanted.warnings):
+    for warning in wanted.warnings:
         complain(f"Warning: {warning}")
     return wanted.config, [*missing_flags(given), *argv]
 

@@ -49,6 +49,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     given = collect(ServeWords, argv, "serve", os.environ)
+    for warning in doubtful_variables("serve", os.environ, ServeWords):
+        complain(f"Warning: {warning}")
     values = values_of(given)
     if values.get("show_config"):
         from tpx.cli.show_config import describe_options  # late: it needs yaml
@@ -115,8 +117,6 @@ async def _serve_frontend(config: ServeConfig, logs: LogControl, spec: FrontendS
 
 def _warn_about_options(words: ServeWords, given: Mapping[str, Given]) -> None:
     """Print a line per option that does not do what its name promises or is deprecated."""
-    for warning in doubtful_variables("serve", os.environ, ServeWords):
-        complain(f"Warning: {warning}")
     for field in fields_of(ServeWords):
         instead = _DEPRECATED.get(field.name)
         if instead is not None and field.of(words) != field.default:

@@ -173,7 +173,7 @@ const CHARTS = [
   { title: "Mean latency", lines: [["first", (at) => at.latency], ["second", (at) => at.queue]], shown: (at) => duration(at.latency), more: (at) => `of it queued ${duration(at.queue)}`, format: duration },
   { title: "In flight", lines: [["first", (at) => at.inFlight], ["second", (at) => at.queued]], shown: (at) => number(at.inFlight), more: (at) => `queued ${number(at.queued)}` },
   { title: "Memory of the server", machine: true, lines: [["first", (at) => at.machine.get("process_resident_memory_bytes")]], shown: (at) => bytes(at.machine.get("process_resident_memory_bytes")), more: (at) => `machine ${percent(at.machine.get("nv_cpu_memory_used_bytes") / at.machine.get("nv_cpu_memory_total_bytes"))}`, format: bytes },
-  { title: "Processors of the machine", machine: true, lines: [["first", (at) => at.machine.get("nv_cpu_utilization")]], shown: (at) => percent(at.machine.get("nv_cpu_utilization")), more: (at) => `event loop ${percent(at.machine.get("tpx_event_loop_utilization"))} of a core`, format: percent, most: 1 },
+  { title: "Processors of the machine", machine: true, lines: [["first", (at) => at.machine.get("nv_cpu_utilization")]], shown: (at) => percent(at.machine.get("nv_cpu_utilization")), more: (at) => `event loop ${percent(at.machine.get("tpx_event_loop_utilization"))}`, format: percent, most: 1 },
 ];
 
 function gpuCharts() {
@@ -235,7 +235,7 @@ function drawChart(chart) {
   const figure = element("p", now ? chart.shown(now) : "–", "now");
   if (now && chart.more) figure.append(" ", element("small", chart.more(now)));
   const top = element("div", "", "axis");
-  top.append(element("span", format(most)));
+  top.append(element("span", chart.most || values.some((value) => value > 0) ? format(most) : "\u00a0"));
   const bottom = element("div", "", "axis");
   bottom.append(element("span", `${number(Math.ceil(span() / 60000))} min ago`), element("span", "now"));
   const drawn = lines.map(([kind, points]) => [kind, path(points, most, 300, 80, now?.at ?? 0)]);
