@@ -9,13 +9,14 @@ from tpx.serving.backends.openvino_genai.texts import TextStream, TokenTexts
 _BYTES = {1: b"a", 2: b" b", 3: b"\xc3", 4: b"\xa9", 5: b"xST", 6: b"OPy", 7: b"\xff", 8: b" c"}
 
 
-def decode(tokens: Sequence[int]) -> str:
+def decode(rows: Sequence[Sequence[int]]) -> list[str]:
     """As tokenizers do: what is no character becomes U+FFFD, and the first word loses its space."""
-    return b"".join(_BYTES[token] for token in tokens).decode(errors="replace").lstrip()
+    texts = [b"".join(_BYTES.get(token, b"") for token in tokens) for tokens in rows]
+    return [text.decode(errors="replace").lstrip() for text in texts]
 
 
 def stream(*stops: str) -> TextStream:
-    return TextStream(TokenTexts(decode, [1]), stops)
+    return TextStream(TokenTexts(decode, [1], 9), stops)
 
 
 def test_a_word_keeps_its_space_and_a_character_waits_for_all_of_its_tokens() -> None:
@@ -52,3 +53,18 @@ def test_a_stop_text_is_held_back_until_it_is_sure(
     assert pieces == sent
     assert text.end() == rest
     assert text.stopped == stopped
+
+
+def test_the_texts_of_a_vocabulary_are_decoded_a_few_thousand_at_a_time() -> None:
+    sizes: list[int] = []
+
+    def count(rows: Sequence[Sequence[int]]) -> list[str]:
+        sizes.append(len(rows))
+        return ["a" if len(row) == 1 else f"a{row[1]}" for row in rows]
+
+    texts = TokenTexts(count, [1], 20_000)
+    decoded = len(sizes)
+    assert max(sizes) < 10_000
+    assert [texts.of([token]) for token in (0, 8192, 19_999)] == ["0", "8192", "19999"]
+    assert len(sizes) == decoded
+    assert texts.of([20_000]) == "20000"  # a model may have more tokens than its tokenizer

@@ -18,14 +18,14 @@ _ENTRY = frames.RESPONSE_START.size + frames.STATUS.size
 class Process:
     """The model's side of a socket, and the frames that it sends."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_step: bool = False) -> None:
         ours, self._theirs = socket.socketpair()
         self._theirs.settimeout(10)
         incoming, outgoing = tensor_memory()
         self.channel = Channel(ours, incoming, outgoing, lambda kind, body: None)
         self._ours = ours
         self.execution = Execution(self.channel, "m", Reports(), decoupled=True)
-        self.outbox = Outbox(self.execution)
+        self.outbox = Outbox(self.execution, by_step=by_step)
 
     def frame(self) -> bytes:
         """The body of the next frame, which has responses."""
@@ -119,3 +119,17 @@ def test_a_client_that_is_far_behind_is_reported_and_never_waited_for() -> None:
     process.execution.credit(7, 5 * (len(piece) + 4 + frames.RESPONSE_BYTES))
     assert process.outbox.post(7, [("text", b"y")])
     process.close()
+
+
+def test_an_engine_of_steps_sends_what_a_step_has_made_at_its_end() -> None:
+    process = Process(by_step=True)
+    process.outbox.expect(1)
+    process.outbox.post(1, [("text", b"a")])
+    process.outbox.post(2, [("text", b"b")])
+    process.outbox.flush()
+    process.outbox.flush()  # nothing is left to send
+    process.outbox.finish(1)
+    process.outbox.flush()
+    frames_sent = [[handle for handle, _, _ in responses(process.frame())] for _ in range(2)]
+    process.close()
+    assert frames_sent == [[1, 2], [1]]

@@ -1,15 +1,18 @@
 """The process of an engine, as a Python model: the queue, the requests that are computed, and their answers.
 
-A thread per sequence hands a request to the engine and waits there; the engine batches the sequences of all
-threads and gives each chunk to its request. Taking a chunk posts it and returns: it never waits for a client.
+Engines are of two kinds. To one of threads, a thread per sequence hands a request and waits there; the engine
+batches the sequences of all threads. One of steps computes on the main thread of the process, between its
+frames: its library holds the interpreter lock in a step, so that each switch to another thread would wait for
+a whole step. Either gives each chunk to its request, and taking a chunk never waits for a client.
 """
 
 import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.json_values import JsonObject
@@ -34,6 +37,8 @@ from tpx.serving.backends.python.worker.request import InferenceRequest
 _clock = time.perf_counter_ns
 _BEHIND = "the client reads too slowly: the generation was cancelled"
 _CANCELLED = "the request was cancelled"
+_MOST_UNSTEPPED = 32
+"""Executions between two steps, so that many requests do not hold up those that are computed."""
 
 
 class TextEngine(Protocol):
@@ -47,6 +52,10 @@ class TextEngine(Protocol):
     def adapt(self, asked: OpenAiRequest | TextRequest) -> object:
         """Return a request as the engine takes it. Raises InvalidRequest, with the field at fault."""
 
+
+class ThreadedEngine(TextEngine, Protocol):
+    """Computes the requests of several threads."""
+
     def run(self, generation: "Generation") -> None:
         """Compute the request `generation.body` until its end, or until `generation.take` returns True.
 
@@ -55,15 +64,33 @@ class TextEngine(Protocol):
         """
 
 
+@runtime_checkable
+class SteppedEngine(TextEngine, Protocol):
+    """Computes a token of every sequence in each step, on the thread that calls it."""
+
+    def submit(self, generation: "Generation") -> None:
+        """Begin to compute the request `generation.body`. Raises ValueError or RuntimeError if it is
+        refused.
+        """
+
+    def step(self) -> Sequence["Generation"]:
+        """Compute a step; return the requests that have ended, or whose `take` has returned True."""
+
+
 class LanguageModel:
     """The model as the worker runs it; each engine's `TritonPythonModel` is one."""
 
-    def __init__(self, start: Callable[[JsonObject, Mapping[str, str]], TextEngine]) -> None:
+    tpx_step: Callable[[], bool] | None = None
+    """Computes a step of a SteppedEngine, while no frame waits; returns whether there is more to do."""
+
+    def __init__(
+        self, start: Callable[[JsonObject, Mapping[str, str]], ThreadedEngine | SteppedEngine]
+    ) -> None:
         """`start` loads an engine by its settings and the arguments of `initialize`."""
         self._start = start
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the model and start the threads."""
+        """Load the model, and start the threads of an engine that takes them."""
         settings = json.loads(args["engine"])
         self._name = args["model_name"]
         self._parallel: int = settings["n_parallel"]
@@ -74,8 +101,14 @@ class LanguageModel:
         self._changed = threading.Condition(threading.Lock())
         self._waiting: deque[Generation] = deque()
         self._running: set[Generation] = set()
+        self._unstepped = 0
+        """Executions since the last step."""
+        if isinstance(self._engine, SteppedEngine):
+            self.tpx_step = partial(self._step, self._engine)
+            return
         for index in range(self._parallel):
-            threading.Thread(target=self._work, name=f"tpx-sequence-{index}", daemon=True).start()
+            name = f"tpx-sequence-{index}"
+            threading.Thread(target=self._work, args=(self._engine,), name=name, daemon=True).start()
 
     def execute(self, requests: list[InferenceRequest]) -> None:
         """Queue requests."""
@@ -83,7 +116,7 @@ class LanguageModel:
             execution = request._execution
             assert isinstance(execution, Execution)
             if self._outbox is None:
-                self._outbox = Outbox(execution)
+                self._outbox = Outbox(execution, by_step=self.tpx_step is not None)
             generation = Generation(request, execution, self._outbox)
             try:
                 self._parse(request, generation)
@@ -91,6 +124,9 @@ class LanguageModel:
                 generation.finish(exc.message, ErrorCode.INVALID_ARG)
             else:
                 self._queue(generation)
+        self._unstepped += 1
+        if self.tpx_step is not None and self._unstepped >= _MOST_UNSTEPPED:
+            self.tpx_step()
 
     def _parse(self, request: InferenceRequest, generation: "Generation") -> None:
         """Set what the engine has to do. Raises InvalidRequest."""
@@ -146,7 +182,28 @@ class LanguageModel:
             else:
                 self._waiting.append(generation)
 
-    def _work(self) -> None:
+    def _step(self, engine: SteppedEngine) -> bool:
+        self._unstepped = 0
+        while self._waiting and len(self._running) < self._parallel:
+            generation = self._waiting.popleft()
+            if generation.attempt(engine.submit):
+                self._running.add(generation)
+            else:
+                self._end(generation)
+        if self._running:
+            for generation in engine.step():
+                self._running.discard(generation)
+                self._end(generation)
+        if self._outbox is not None:
+            self._outbox.flush()
+        self._note_load()
+        return bool(self._running)
+
+    def _end(self, generation: "Generation") -> None:
+        generation.complete()
+        self._metrics.ended(generation)
+
+    def _work(self, engine: ThreadedEngine) -> None:
         """Run one request after another."""
         changed = self._changed
         while True:
@@ -156,7 +213,8 @@ class LanguageModel:
                 generation = self._waiting.popleft()
                 self._running.add(generation)
             self._note_load()
-            generation.run(self._engine)
+            generation.attempt(engine.run)
+            generation.complete()
             with changed:
                 self._running.discard(generation)
             self._metrics.ended(generation)
@@ -247,19 +305,25 @@ class Generation:
             usage = self.view.usage
             self._outbox.finish(self._handle, usage.prompt or self.prompt_tokens, usage.completion)
 
-    def run(self, engine: TextEngine) -> None:
-        """Generate until the end; blocks."""
+    def attempt(self, call: "Callable[[Generation], None]") -> bool:
+        """Call the engine unless the request is cancelled; what it raises ends the request. Return whether it
+        goes on.
+        """
+        if self.cancelled:
+            self._error = _CANCELLED, ErrorCode.CANCELLED
+            return False
         try:
-            if not self.cancelled:
-                engine.run(self)
-            if self._error is None and self.cancelled:
-                self._error = _CANCELLED, ErrorCode.CANCELLED
-            if self._error is None:
-                self.view.end()
+            call(self)
         except (ValueError, RuntimeError) as exc:  # the engine refuses the request
             self._error = str(exc), ErrorCode.INVALID_ARG
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             self._error = f"{type(exc).__name__}: {exc}", ErrorCode.INTERNAL
+        return self._error is None
+
+    def complete(self) -> None:
+        """Send what is left, and the end or the error."""
+        if self._error is None:
+            self.attempt(lambda generation: generation.view.end())
         self.finish(*(self._error or ()))
 
     def refuse(self, message: str, code: int) -> None:

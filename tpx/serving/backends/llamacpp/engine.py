@@ -18,7 +18,7 @@ _CODES = {400: ErrorCode.INVALID_ARG, 501: ErrorCode.UNSUPPORTED, 503: ErrorCode
 
 
 class LlamaCppEngine:
-    """Implements TextEngine: llama.cpp batches the sequences of all threads by itself."""
+    """Implements ThreadedEngine: llama.cpp batches the sequences of all threads by itself."""
 
     def __init__(self, settings: JsonObject, args: Mapping[str, str]) -> None:
         self.endpoints = _endpoints(settings)

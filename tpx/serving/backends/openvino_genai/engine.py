@@ -1,15 +1,14 @@
 """The process of an engine: OpenVINO GenAI's pipeline, run as the `model.py` of a Python model.
 
-One thread advances all sequences by a token per step. A request is added from its own thread, which then
-waits for the end.
+A step advances all sequences by a token. It holds the interpreter lock.
 """
 
 import json
 import secrets
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from typing import Protocol, cast
 
 import numpy as np
@@ -27,6 +26,7 @@ from tpx.serving.backends.language.generation import Generation, LanguageModel
 from tpx.serving.backends.language.tensors import TextRequest
 from tpx.serving.backends.openvino_genai.adapting import Generated, adapt
 from tpx.serving.backends.openvino_genai.texts import TextStream, TokenTexts
+from tpx.serving.backends.python.worker.errors import ErrorCode
 
 _BLOCK = 32
 """Tokens of a block of the cache on a CPU."""
@@ -51,7 +51,7 @@ class PipelineHandle(Protocol):
 
 
 class OpenVinoGenAiEngine:
-    """Implements TextEngine."""
+    """Implements SteppedEngine."""
 
     endpoints = frozenset({"chat/completions", "completions"})
 
@@ -73,11 +73,10 @@ class OpenVinoGenAiEngine:
         self._tokenizer = self._pipeline.get_tokenizer()
         if settings["chat_template"]:
             self._tokenizer.set_chat_template(settings["chat_template"])
-        self._texts = TokenTexts(self._tokenizer.decode, self._encode("a", special=False))
+        size = max(self._tokenizer.get_vocab().values()) + 1
+        self._texts = TokenTexts(self._tokenizer.decode, self._encode("a", special=False), size)
         self._running: dict[int, _PipelineSequence] = {}
-        self._numbers = 0
-        self._changed = threading.Condition(threading.Lock())
-        threading.Thread(target=self._advance, name="tpx-steps", daemon=True).start()
+        self._numbers = count(1)
 
     def adapt(self, asked: OpenAiRequest | TextRequest) -> Generated:
         asked = asked.as_completion() if isinstance(asked, TextRequest) else asked
@@ -85,7 +84,7 @@ class OpenVinoGenAiEngine:
             raise FieldRefused("messages", "the model has no chat template: use /v1/completions")
         return adapt(asked)
 
-    def run(self, generation: Generation) -> None:
+    def submit(self, generation: Generation) -> None:
         wanted = cast("Generated", generation.body)
         tokens = self._tokens(wanted)
         generation.note_prompt(len(tokens))
@@ -107,16 +106,22 @@ class OpenVinoGenAiEngine:
             sequence.prefix = (
                 wanted.prompt if isinstance(wanted.prompt, str) else self._tokenizer.decode(tokens)
             )
-        with self._changed:
-            self._numbers += 1
-            sequence.handle = self._pipeline.add_request(
-                self._numbers, openvino.Tensor(np.array([tokens], np.int64)), config
-            )
-            self._running[self._numbers] = sequence
-            self._changed.notify()
-        sequence.ended.wait()
-        if sequence.failure:
-            raise RuntimeError(sequence.failure)
+        number = next(self._numbers)
+        sequence.handle = self._pipeline.add_request(
+            number, openvino.Tensor(np.array([tokens], np.int64)), config
+        )
+        self._running[number] = sequence
+
+    def step(self) -> Sequence[Generation]:
+        try:
+            self._pipeline.step()
+        except RuntimeError as exc:  # of the pipeline: no request can go on
+            for sequence in self._running.values():
+                sequence.generation.refuse(str(exc), ErrorCode.INTERNAL)
+            ended = list(self._running)
+        else:
+            ended = [number for number, sequence in self._running.items() if sequence.read()]
+        return [self._running.pop(number).generation for number in ended]
 
     def _tokens(self, wanted: Generated) -> list[int]:
         if isinstance(wanted.prompt, str):
@@ -135,24 +140,6 @@ class OpenVinoGenAiEngine:
         encoded = self._tokenizer.encode(text, add_special_tokens=special)
         return [int(token) for token in encoded.input_ids.data[0]]
 
-    def _advance(self) -> None:
-        """Compute steps as long as there are requests."""
-        while True:
-            with self._changed:
-                while not self._running:
-                    self._changed.wait()
-                running = list(self._running.items())
-            failure = ""
-            try:
-                self._pipeline.step()
-            except RuntimeError as exc:  # of the pipeline: no request can go on
-                failure = str(exc)
-            for number, sequence in running:
-                if sequence.read(failure):
-                    with self._changed:
-                        del self._running[number]
-                    sequence.ended.set()
-
 
 class _PipelineSequence:
     """A request in the pipeline, and its chunks."""
@@ -160,11 +147,9 @@ class _PipelineSequence:
     handle: PipelineHandle
 
     def __init__(self, generation: Generation, model: str, text: TextStream, prompt_tokens: int) -> None:
-        self.ended = threading.Event()
-        self.failure = ""
         self.prefix = ""
         """The prompt, if the text begins with it."""
-        self._generation = generation
+        self.generation = generation
         self._text = text
         self._prompt_tokens = prompt_tokens
         self._made = 0
@@ -179,10 +164,9 @@ class _PipelineSequence:
         self._head = json.dumps(head, separators=(",", ":"))[:-1]
         self._role: JsonObject = {"role": "assistant"} if chat else {}
 
-    def read(self, failure: str) -> bool:
+    def read(self) -> bool:
         """Send what a step has made. Return True at the end."""
-        self.failure = failure
-        reason = "stop" if failure else ""
+        reason = ""
         pieces = ""
         while self.handle.can_read():
             for output in self.handle.read().values():
@@ -198,9 +182,9 @@ class _PipelineSequence:
             reason = "stop"
         elif reason:
             pieces += self._text.end()
-        gone = self._generation.take(self._chunk(pieces) if pieces and not failure else b"")
-        if reason and not (gone or failure):
-            self._generation.take(self._last(reason))
+        gone = self.generation.take(self._chunk(pieces) if pieces else b"")
+        if reason and not gone:
+            self.generation.take(self._last(reason))
         if (gone or reason) and self.handle.get_status() == openvino_genai.GenerationStatus.RUNNING:
             self.handle.cancel()
         return bool(gone or reason)

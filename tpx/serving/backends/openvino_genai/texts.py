@@ -5,26 +5,34 @@ from collections.abc import Callable, Sequence
 _INCOMPLETE = "\ufffd"
 _MOST_OPEN = 8
 """Tokens that one character may have; more are no text."""
+_AT_ONCE = 8192
+"""Tokens decoded together."""
+Tokens = Sequence[Sequence[int]]
+Texts = Sequence[str]
 
 
 class TokenTexts:
-    """Texts of single tokens, as they continue a text. Decoding takes long, so they are kept."""
+    """Texts of single tokens, as they continue a text."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], anchor: Sequence[int]) -> None:
-        """`anchor` are tokens of a text to continue: tokenizers may strip the space before the first word."""
+    def __init__(self, decode: Callable[[Tokens], Texts], anchor: Sequence[int], size: int) -> None:
+        """Decode all `size` tokens of a vocabulary, because decoding one takes as long as hundreds at once.
+
+        `anchor` are tokens of a text to continue: tokenizers may strip the space before the first word.
+        """
         self._decode = decode
         self._anchor = list(anchor)
-        self._skip = len(decode(self._anchor))
-        self._known: dict[int, str] = {}
+        self._skip = len(decode([self._anchor])[0])
+        self._known: list[str] = []
+        for start in range(0, size, _AT_ONCE):
+            tokens = range(start, min(start + _AT_ONCE, size))
+            texts = decode([[*self._anchor, token] for token in tokens])
+            self._known += [text[self._skip :] for text in texts]
 
     def of(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens that continue a text; incomplete characters are U+FFFD."""
-        if len(tokens) != 1:
-            return self._decode([*self._anchor, *tokens])[self._skip :]
-        text = self._known.get(tokens[0])
-        if text is None:
-            text = self._known[tokens[0]] = self._decode([*self._anchor, *tokens])[self._skip :]
-        return text
+        if len(tokens) == 1 and tokens[0] < len(self._known):
+            return self._known[tokens[0]]
+        return self._decode([[*self._anchor, *tokens]])[0][self._skip :]
 
 
 class TextStream:

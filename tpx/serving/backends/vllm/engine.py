@@ -24,7 +24,7 @@ _ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
 class VllmEngine:
-    """Implements TextEngine: vLLM batches all requests by itself."""
+    """Implements ThreadedEngine: vLLM batches all requests by itself."""
 
     endpoints: frozenset[str]
     context: int

@@ -108,6 +108,7 @@ class _ModelProcess:
         while True:
             if not work:
                 channel.flush()
+                self._step()
                 channel.wait(lambda: bool(work))
                 half = len(work) // 2
             kind, body = work.popleft()
@@ -121,6 +122,12 @@ class _ModelProcess:
                 return
             else:
                 verbs[kind](body)
+
+    def _step(self) -> None:
+        """Let a model compute on this thread while no frame waits: engines of language models."""
+        step = None if self._execution is None else getattr(self._execution.model, "tpx_step", None)
+        while step is not None and not self._work and step():
+            self._channel.read_arrived()
 
     def _import_model(self, words: frames.Words) -> Any:
         if self._module is not None:

@@ -34,10 +34,11 @@ class Outbox:
     """Sends responses of any thread; for requests of a decoupled model.
 
     A thread that adds the last response of a step sends all of them, which spares the switch to another
-    thread. What an incomplete step leaves is sent by a thread that looks every few milliseconds.
+    thread. What an incomplete step leaves is sent by a thread that looks every few milliseconds. With
+    `by_step`, `flush` sends them instead.
     """
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, *, by_step: bool = False) -> None:
         self._execution = execution
         self._heads: dict[tuple[str, ...], bytes] = {}
         self._lock = threading.Lock()
@@ -53,7 +54,9 @@ class Outbox:
         self._period_s = _SHORTEST_S
         self._added = threading.Event()
         self._watched = False
-        threading.Thread(target=self._watch, name="tpx-outbox", daemon=True).start()
+        self._by_step = by_step
+        if not by_step:
+            threading.Thread(target=self._watch, name="tpx-outbox", daemon=True).start()
 
     def expect(self, streams: int) -> None:
         """Change the number of requests that have a response in each step."""
@@ -91,6 +94,8 @@ class Outbox:
     def _put(self, handle: int, own: list[frames.Buffer], tensors: list[frames.Buffer]) -> None:
         with self._lock:
             self._ready.append((own, tensors))
+            if self._by_step:
+                return
             self._waiting.add(handle)
             complete = len(self._waiting) >= self._streams
             if complete:
@@ -98,11 +103,11 @@ class Outbox:
                 self._period_s = max(0.9 * self._period_s, _SHORTEST_S)
             watched, self._watched = self._watched, self._watched or not complete
         if complete:
-            self._send_ready()
+            self.flush()
         elif not watched:
             self._added.set()
 
-    def _send_ready(self) -> None:
+    def flush(self) -> None:
         """Send what is ready, unless another thread is sending, which then sends it too."""
         while self._sending.acquire(blocking=False):
             try:
@@ -135,7 +140,7 @@ class Outbox:
                     sent = self._sent
                     self._due = self._due or overdue
                 if overdue:
-                    self._send_ready()
+                    self.flush()
                     self._period_s = min(2 * self._period_s, _LONGEST_S)
 
     def _head(self, fields: Fields) -> bytes:
