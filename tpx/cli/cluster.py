@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from http.server import HTTPServer
 from typing import TextIO
 
 import yaml
@@ -17,6 +18,7 @@ from tpx.cli.commands import Exit
 from tpx.cli.interrupts import until_interrupted
 from tpx.cluster import client
 from tpx.cluster.balancer import ReplicaRoute, Slots, envoy_config, haproxy_config
+from tpx.cluster.page import HOST, open_page
 from tpx.cluster.spec import ClusterAddress, from_plain, read_spec
 from tpx.errors import UsageError
 from tpx.options import from_argv, group, option, required
@@ -34,6 +36,14 @@ class StatusConfig:
     address: ClusterAddress = group(ClusterAddress, "Cluster")
     json: bool = option(False, "print JSON instead of a table")
     watch: bool = option(False, "refresh every second until Ctrl-C, with --json a line of JSON each second")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageConfig:
+    """Options of `tpx cluster page`: the cluster and where its page is."""
+
+    address: ClusterAddress = group(ClusterAddress, "Cluster")
+    port: int = option(8090, "port of the page on 127.0.0.1; 0: any free one", minimum=0, maximum=65535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +152,29 @@ def _poll(cluster: client.Cluster) -> Iterator[JsonObject]:
     while True:
         yield cluster.status()
         time.sleep(WATCH_S)
+
+
+def page(argv: Sequence[str]) -> int:
+    """Run `tpx cluster page`: serve the page until Ctrl-C."""
+
+    def action(out: TextIO) -> None:
+        config = from_argv(PageConfig, argv)
+        with connected(config.address.ray_address):
+            cluster = client.Cluster(config.address.name)
+            with open_page(config.port, cluster.status) as server:
+                print(f"http://{HOST}:{server.server_port}/", file=out, flush=True)
+                server.timeout = WATCH_S
+                for _ in until_interrupted(_answer(server)):
+                    pass
+
+    return _run_with_ray(action)
+
+
+def _answer(server: HTTPServer) -> Iterator[None]:
+    """Answer requests, a connection or a second each time."""
+    while True:
+        server.handle_request()
+        yield
 
 
 def scale(argv: Sequence[str]) -> int:

@@ -174,6 +174,12 @@ COMMANDS: dict[Path, Command] = {
         summary="Show replicas, nodes and loads.",
         examples=("tpx cluster status --watch",),
     ),
+    ("cluster", "page"): Command(
+        run="tpx.cli.cluster:page",
+        config="tpx.cli.cluster:PageConfig",
+        summary="Show replicas and their load over time on a page for your browser, until Ctrl-C.",
+        examples=("tpx cluster page --port 8090",),
+    ),
     ("cluster", "update"): Command(
         run="tpx.cli.cluster:update",
         config="tpx.cluster.spec:ClusterSpec",

@@ -36,10 +36,10 @@ def render(document: Document) -> str:
     )
 
 
-def page_style(name: str) -> tuple[str, str]:
-    """Return the style sheet and the script of a page, each after what all pages share."""
+def page_style(*parts: str) -> tuple[str, str]:
+    """Return the style sheets and the scripts of a page's parts, each after what all pages share."""
     style, script = (
-        "".join(TEMPLATES.joinpath(f"{each}.{kind}").read_text(encoding="utf-8") for each in ("page", name))
+        "".join(TEMPLATES.joinpath(f"{each}.{kind}").read_text(encoding="utf-8") for each in ("page", *parts))
         for kind in ("css", "js")
     )
     return style, script

@@ -1,39 +1,12 @@
-/* Asks the server every two seconds, keeps ten minutes of what changed, and draws it. */
+/* Asks the server every two seconds, and draws what changed. */
 
 const EVERY_MS = 2000;
-const KEPT_MS = 600000;
-const LEAST_SHOWN_MS = 60000;
 const MOST_ERRORS = 20;
 const controlled = document.body.dataset.controlled === "yes";
 const models = new Map();
-const history = [];
 const headers = {};
 let before = null;
 let timer = 0;
-
-const find = (id) => document.getElementById(id);
-
-/* Three digits are what a person compares. */
-function number(value) {
-  if (!Number.isFinite(value)) return "–";
-  if (value !== 0 && value < 100) return String(Number(value.toPrecision(3)));
-  return Math.round(value).toLocaleString("en");
-}
-
-function duration(ns) {
-  if (!Number.isFinite(ns)) return "–";
-  if (ns < 1e6) return `${number(ns / 1e3)} µs`;
-  return ns < 1e9 ? `${number(ns / 1e6)} ms` : `${number(ns / 1e9)} s`;
-}
-
-function bytes(count) {
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let unit = 0;
-  for (; count >= 1024 && unit < units.length - 1; unit++) count /= 1024;
-  return `${number(count)} ${units[unit]}`;
-}
-
-const percent = (share) => `${number(share * 100)} %`;
 
 class Refused extends Error {}
 
@@ -148,11 +121,11 @@ function digest(found) {
     if (model.change.failures && before) note(`${model.name}: ${number(model.change.failures)} requests failed`);
     model.tally = now;
     model.rates.push([found.at, model.change.rate]);
-    while (model.rates[0][0] < found.at - KEPT_MS) model.rates.shift();
+    keep(model.rates, ([at]) => at, found.at);
     if (!isEnsemble(model)) changes.push(model.change);
   }
   if (before) history.push({ at: found.at, ...sum(changes), queued: [...pending.values()].reduce((a, b) => a + b, 0), machine: found.machine });
-  while (history.length && history[0].at < found.at - KEPT_MS) history.shift();
+  keep(history, (sample) => sample.at, found.at);
   before = found;
 }
 
@@ -166,8 +139,7 @@ function sum(changes) {
   return { rate, failures: total("failures"), inFlight: total("inFlight"), latency: weighted("latency"), queue: weighted("queue") };
 }
 
-/* Each chart's lines share a scale from 0; a gap is where nothing was measured. A server without metrics has no charts
-   of its machine. */
+/* A server without metrics has no charts of its machine. */
 const CHARTS = [
   { title: "Requests per second", lines: [["first", (at) => at.rate]], shown: (at) => number(at.rate) },
   { title: "Mean latency", lines: [["first", (at) => at.latency], ["second", (at) => at.queue]], shown: (at) => duration(at.latency), more: (at) => `of it queued ${duration(at.queue)}`, format: duration },
@@ -188,61 +160,6 @@ function gpuCharts() {
   });
 }
 
-/* What is shown grows with what is known, up to ten minutes. */
-const span = () => Math.min(KEPT_MS, Math.max(LEAST_SHOWN_MS, history.length ? before.at - history[0].at : 0));
-
-function path(points, most, width, height, now) {
-  let drawn = "";
-  let open = false;
-  for (const [at, value] of points) {
-    if (!Number.isFinite(value)) { open = false; continue; }
-    const x = width * (1 - (now - at) / span()), y = height * (1 - value / most);
-    drawn += `${open ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
-    open = true;
-  }
-  return drawn;
-}
-
-function svg(width, height, ...paths) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  made.setAttribute("viewBox", `0 -2 ${width} ${height + 4}`);
-  made.setAttribute("preserveAspectRatio", "none");
-  made.setAttribute("aria-hidden", "true");
-  for (const [kind, drawn] of paths) {
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    line.setAttribute("class", kind);
-    line.setAttribute("d", drawn);
-    made.append(line);
-  }
-  return made;
-}
-
-/* The end of a scale: 1, 2 or 5 times a power of ten, or a power of two. */
-function round(value, base = 10) {
-  if (base === 2) return 2 ** Math.ceil(Math.log2(value));
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((step) => step * power >= value) * power;
-}
-
-function drawChart(chart) {
-  const format = chart.format ?? number;
-  const lines = chart.lines.map(([kind, of]) => [kind, history.map((at) => [at.at, of(at)])]);
-  const values = lines.flatMap(([, points]) => points.map(([, value]) => value)).filter(Number.isFinite);
-  if (chart.machine && history.length && !values.length) return null;
-  const most = chart.most ?? round(Math.max(...values, 1e-9), chart.format === bytes ? 2 : 10);
-  const card = element("div", "", "chart");
-  const now = history.at(-1);
-  const figure = element("p", now ? chart.shown(now) : "–", "now");
-  if (now && chart.more) figure.append(" ", element("small", chart.more(now)));
-  const top = element("div", "", "axis");
-  top.append(element("span", chart.most || values.some((value) => value > 0) ? format(most) : "\u00a0"));
-  const bottom = element("div", "", "axis");
-  bottom.append(element("span", `${number(Math.ceil(span() / 60000))} min ago`), element("span", "now"));
-  const drawn = lines.map(([kind, points]) => [kind, path(points, most, 300, 80, now?.at ?? 0)]);
-  card.append(element("h3", chart.title), figure, top, svg(300, 80, ["grid", "M0 0H300M0 40H300M0 80H300"], ...drawn), bottom);
-  return card;
-}
-
 function cells(model, now) {
   const { entry, change: seen } = model;
   const version = (entry.version ?? "1") === "1" ? "" : ` ${entry.version}`;
@@ -258,9 +175,6 @@ function cells(model, now) {
     bar.title = `queue ${duration(seen.queue)}, compute ${duration(seen.compute)}`;
     split.append(bar);
   }
-  const most = round(Math.max(...model.rates.map(([, rate]) => rate || 0), 1e-9));
-  const line = element("td", "");
-  line.append(svg(130, 22, ["grid", "M0 22H130"], ["first", path(model.rates, most, 130, 22, now)]));
   const stateCell = element("td", state, "state", ...(model.reason ? ["bad"] : []));
   stateCell.title = state;
   const nameCell = element("td", entry.name + version);
@@ -269,7 +183,7 @@ function cells(model, now) {
     nameCell, stateCell, element("td", model.instances),
     element("td", seen ? number(seen.rate) : "–", "number"), element("td", duration(seen?.latency ?? NaN), "number"), split,
     element("td", seen ? number(seen.inFlight) : "–", "number"), element("td", number(model.queued ?? 0), "number"),
-    element("td", number(model.tally?.failed ?? 0), "number"), line,
+    element("td", number(model.tally?.failed ?? 0), "number"), courseCell(model.rates, now),
   ];
   if (controlled) {
     const cell = element("td", "");

@@ -45,4 +45,4 @@ def front_routes(overview: Overview | None) -> list[Route]:
 
 @cache
 def _page(controlled: bool) -> tuple[bytes, bytes]:
-    return build_page("overview", title="tpx serve", version=__version__, controlled=controlled)
+    return build_page("overview", "charts", title="tpx serve", version=__version__, controlled=controlled)

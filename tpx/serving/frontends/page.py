@@ -4,12 +4,15 @@ import base64
 import hashlib
 
 
-def build_page(name: str, **values: object) -> tuple[bytes, bytes]:
-    """Return headers and body; the content security policy allows exactly the page's style and script."""
+def build_page(name: str, *parts: str, product: str = "serve", **values: object) -> tuple[bytes, bytes]:
+    """Return headers and body; the content security policy allows exactly the page's style and script.
+
+    `parts` are the style sheets and scripts that come before the page's own.
+    """
     from tpx.report.html import page_style, render_page  # late: few servers are looked at
 
-    style, script = page_style(name)
-    html = render_page(name, style, script, product="serve", **values)
+    style, script = page_style(*parts, name)
+    html = render_page(name, style, script, product=product, **values)
     headers = (
         "Content-Type: text/html; charset=utf-8\r\n"
         f"Content-Security-Policy: default-src 'none'; style-src {_hash_inline(style)}; "
