@@ -33,7 +33,7 @@ BENCHES = (
     "pytorch",
     "start",
 )
-LONG = ("analyzers", "dali", "gpu", "language", "scaling", "token_clients")
+LONG = ("analyzers", "dali", "gpu", "language", "language_servers", "scaling", "token_clients")
 """Run only where they are named: they take long, or need what `make test` does not install."""
 CACHE = Path(".cache")
 PEERS_VARIABLE = "TPX_BENCH_PEERS"

@@ -69,7 +69,7 @@ class Peers:
         }
 
     def mlserver(self) -> Path:
-        self._once("mlserver", lambda: self._venv("mlserver", (MLSERVER, _onnxruntime())))
+        self._once("mlserver", lambda: self._venv("mlserver", (MLSERVER, _ours("onnxruntime"))))
         return self.root / "mlserver" / "bin" / "mlserver"
 
     def aiperf(self) -> Path:
@@ -115,7 +115,7 @@ class Peers:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         _apt([f"libpython{python}"], unless=lambda: _has_library(f"libpython{python}.so.1.0"))
         # with numpy 2 this Triton's python backend returns empty outputs, and no error
-        self._venv("py", ("numpy<2", _onnxruntime()))
+        self._venv("py", ("numpy<2", _ours("onnxruntime"), _ours("xllamacpp")))
         stub = self.root / "backends" / "python" / "triton_python_backend_stub"
         if stub.is_file():
             return
@@ -152,9 +152,9 @@ class Peers:
         return next(wheels.glob(pattern))
 
 
-def _onnxruntime() -> str:
+def _ours(package: str) -> str:
     """Our own version: the peers compute with the same library."""
-    return f"onnxruntime=={version('onnxruntime')}"
+    return f"{package}=={version(package)}"
 
 
 def _apt(packages: Sequence[str], *, unless: Callable[[], bool]) -> None:

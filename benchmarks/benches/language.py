@@ -1,4 +1,4 @@
-"""Streams of a small language model over OpenAI's API beside llama.cpp's library without any server.
+"""Streams of a small language model over OpenAI's API beside the engine's library without any server.
 
 The library is the upper bound of tokens per second: same file, same settings, one thread. The model is so
 small that a token takes about a millisecond; with a larger one everything but the engine weighs less.
@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import psutil
 
-from benchmarks.clients.language import TIMEOUT_S, stream
+from benchmarks.clients.language import LIBRARIES, SECONDS, TIMEOUT_S, TOKENS, completions, stream, stream_for
 from benchmarks.results import Cell, Sample, compare
 from benchmarks.servers import Server, launch
 from benchmarks.setting import Setting
@@ -22,37 +23,45 @@ from tpx import examples
 from tpx.errors import MeasurementError
 
 NAME = "language"
-TITLE = "A language model: streams over OpenAI's API, and llama.cpp's library by itself"
+TITLE = "A language model: streams over OpenAI's API, and the engine's library by itself"
 SHOWN = ("tokens_per_s", "token_cpu_us", "engine_cpu_us", "first_token_ms")
 STREAMS = (1, 4, 8, 64)
-TOKENS = 200
 
 
 def run(setting: Setting) -> list[Cell]:
-    """Every number of streams."""
+    """Every engine and number of streams."""
     cells = []
-    for streams in STREAMS:
-        name = f"tiny, {streams} streams"
+    for engine, streams in product(LIBRARIES, STREAMS):
+        name = f"{engine}, {streams} streams"
         if not setting.wants(name):
             continue
-        with _serving(setting, streams) as server:
-            path = setting.work / f"language_{streams}" / "tiny" / "1" / "model.gguf"
-            sides = {"tpx": partial(_serve, server, streams), "library": partial(_call, path, streams)}
+        with _serving(setting, engine, streams) as (server, path):
+            sides = {
+                "tpx": partial(_serve, server, streams),
+                "library": partial(_call, engine, path, streams),
+            }
             cells.append(compare(NAME, name, sides, setting.rounds))
     return cells
 
 
 @contextmanager
-def _serving(setting: Setting, streams: int) -> Iterator[Server]:
-    repository = setting.work / f"language_{streams}"
+def _serving(setting: Setting, engine: str, streams: int) -> Iterator[tuple[Server, Path]]:
+    """A server of the tiny model, and the model's file."""
+    repository = setting.work / f"language_{engine}_{streams}"
+    model = write_tiny(repository, engine, streams)
+    with Server(launch("tpx", repository, setting.peers), setting.work) as server:
+        server.wait_until_ready(["tiny"])
+        stream(server.http_port, completions("tiny", TOKENS), streams)
+        yield server, model / "1" / "model.gguf"
+
+
+def write_tiny(repository: Path, engine: str, streams: int) -> Path:
+    """Write the tiny model for so many streams on one thread; return its folder."""
     [model] = examples.write(repository, ["tiny"], overwrite=True)
     parameters = {"n_parallel": streams, "n_ctx": 512 * streams, "threads": 1}
     words = [f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}\n' for k, v in parameters.items()]
-    (model.path / "config.pbtxt").write_text('backend: "llamacpp"\n' + "".join(words), encoding="utf-8")
-    with Server(launch("tpx", repository, setting.peers), setting.work) as server:
-        server.wait_until_ready(["tiny"])
-        stream(server.http_port, "tiny", streams, TOKENS)
-        yield server
+    (model.path / "config.pbtxt").write_text(f'backend: "{engine}"\n' + "".join(words), encoding="utf-8")
+    return model.path
 
 
 def _serve(server: Server, streams: int) -> Sample:
@@ -60,7 +69,7 @@ def _serve(server: Server, streams: int) -> Sample:
     process = psutil.Process(server.process.pid)
     processes = [process, *process.children(recursive=True)]
     before = [_cpu_s(each) for each in processes]
-    streamed = stream(server.http_port, "tiny", streams, TOKENS)
+    streamed = stream_for(SECONDS, server.http_port, completions("tiny", TOKENS), streams)
     used = [_cpu_s(each) - earlier for each, earlier in zip(processes, before, strict=True)]
     return {
         "tokens_per_s": streamed.tokens / streamed.seconds,
@@ -75,8 +84,8 @@ def _cpu_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-def _call(path: Path, streams: int) -> Sample:
-    words = [sys.executable, "-m", "benchmarks.clients.language", str(path), str(streams), str(TOKENS)]
+def _call(engine: str, path: Path, streams: int) -> Sample:
+    words = [sys.executable, "-m", "benchmarks.clients.language", engine, str(path), str(streams)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     if done.returncode:
         raise MeasurementError(f"the library has failed: {done.stderr.strip()}")
