@@ -24,12 +24,12 @@ def open_page(port: int, read_status: Callable[[], JsonObject]) -> ThreadingHTTP
     `read_status` returns the cluster's status and may raise TpxError. Raises UsageError if the port is taken.
     """
     try:
-        return ThreadingHTTPServer((HOST, port), partial(_Handler, read_status))
+        return ThreadingHTTPServer((HOST, port), partial(_PageConnection, read_status))
     except OSError as exc:
         raise UsageError(f"--port {port}: {exc.strerror}") from exc
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _PageConnection(BaseHTTPRequestHandler):
     """Answers / with the page, and /status with what it shows."""
 
     def __init__(self, read_status: Callable[[], JsonObject], *about: object) -> None:
