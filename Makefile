@@ -32,7 +32,7 @@ help:
 	@echo "make memory  a model of 200 MB loaded and unloaded a hundred times: what is resident in between"
 	@echo "make churn   32 threads load and unload models for a minute while others ask them"
 	@echo "make certainty  a thousand simulated searches on each of three machines: how often verdicts are wrong (4 minutes)"
-	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer"
+	@echo "make differential  the same requests to a real Triton 2.51 and to tpx, answer by answer; the same commands to perf_analyzer"
 	@echo "make onnx    all 2033 model tests of the onnx package, served and compared; make test asks a sample of the operators"
 	@echo "make check   format, lint, types, layers"
 	@echo "make bench   side by side with real peers: Triton, perf_analyzer, MLServer (about an hour)"
@@ -181,10 +181,13 @@ format: $(VENV)/.test
 	$(BIN)/ruff format tpx tests tools benchmarks examples
 	$(BIN)/ruff check --fix tpx tests tools benchmarks examples
 
-# fetches the real Triton as the benchmarks do; without TPX_TRITONSERVER these tests skip themselves
+# fetches the real programs as the benchmarks do; without these variables the tests skip themselves
 differential: $(VENV)/.test
-	triton=$$($(BIN)/python -m benchmarks.tritonserver) && \
+	triton=$$($(BIN)/python -m benchmarks.program tritonserver) && \
 	  TPX_TRITONSERVER=$$triton $(BIN)/python -m pytest -q tests/differential
+	analyzer=$$($(BIN)/python -m benchmarks.program perf_analyzer) && \
+	  TPX_TEST_PERF_ANALYZER=$$analyzer $(BIN)/python -m pytest -q tests/perf/test_against_perf_analyzer.py \
+	  tests/e2e/test_clients_tools.py tests/e2e/test_perf_documentation.py
 
 onnx: $(VENV)/.test
 	ONNX_EVERY_OPERATOR=1 $(BIN)/python -m pytest -q tests/e2e/onnx_models

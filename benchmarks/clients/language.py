@@ -80,7 +80,10 @@ def stream_for(seconds: float, port: int, endpoint: Endpoint, streams: int) -> S
 def stream(port: int, endpoint: Endpoint, streams: int) -> Streamed:
     """Read streams side by side to their ends. Raises MeasurementError."""
     body = json.dumps(endpoint.body).encode()
-    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    head = (
+        b"POST %s HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    )
     request = head % (endpoint.path.encode(), len(body)) + body
     began = monotonic()
     readers = [_Reader() for _ in range(streams)]
