@@ -216,7 +216,7 @@ gpu-kit: $(VENV)/.made
 
 dist: $(VENV)/.made
 	rm -rf dist
-	$(INSTALL) build
+	$(INSTALL) build cyclonedx-bom
 	$(BIN)/python -m build
 	$(BIN)/python tools/try_wheel.py
 

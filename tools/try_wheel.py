@@ -1,5 +1,6 @@
 """Install the wheel in dist/ into an empty environment and use it: write example models, serve them, measure
-one, stop. Leaves dist/constraints.txt, the tried versions, with which containers are built."""
+one, stop. Leaves dist/constraints.txt, the tried versions, with which containers are built, and dist/sbom.json,
+the same as a bill of materials in the format of CycloneDX."""
 
 import json
 import re
@@ -32,6 +33,8 @@ def install(wheel: Path, environment: Path) -> Path:
     run(python, "-m", "pip", "install", "--quiet", f"{wheel.resolve()}[{EXTRAS}]")
     versions = run(python, "-m", "pip", "freeze", "--exclude", "tpx")
     (DIST / "constraints.txt").write_text(versions, encoding="utf-8")
+    cyclonedx = Path(sys.executable).with_name("cyclonedx-py")
+    run(cyclonedx, "environment", "--pyproject=pyproject.toml", "-o", DIST / "sbom.json", python)
     return environment / "bin" / "tpx"
 
 

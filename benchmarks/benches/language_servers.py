@@ -27,7 +27,7 @@ from benchmarks.clients.language import (
 from benchmarks.models import Kind
 from benchmarks.processes import Process, free_port, last_lines
 from benchmarks.results import Cell, Sample, compare
-from benchmarks.servers import POLL_S, READY_S, Launch, get, launch
+from benchmarks.servers import POLL_S, Launch, get, launch
 from benchmarks.setting import Setting
 from tpx.errors import MeasurementError
 
@@ -38,7 +38,10 @@ STREAMS = (1, 8)
 RUNTIMES = Path(__file__).parent.parent / "runtimes"
 VLLM = Path(".cache/vllm/bin/python")
 """What `make test-vllm` makes."""
+READY_S = 300.0
 EAGER = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "max_num_seqs": 8}
+LITTLE_MEMORY = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+"""In GB; by default vLLM takes what there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +162,7 @@ def _tpx_vllm(setting: Setting, streams: int) -> Contender:
     (model / "config.pbtxt").write_text('backend: "vllm"\n', encoding="utf-8")
     command = launch("tpx", repository, setting.peers)
     contender = _contender(command, completions("tiny", TOKENS))
-    return replace(contender, argv=(str(VLLM), *contender.argv[1:]))
+    return replace(contender, argv=(str(VLLM), *contender.argv[1:]), env=LITTLE_MEMORY)
 
 
 def _vllm(setting: Setting, streams: int) -> Contender:  # noqa: ARG001 (it takes any number)
@@ -170,4 +173,6 @@ def _vllm(setting: Setting, streams: int) -> Contender:  # noqa: ARG001 (it take
     for name, value in EAGER.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     endpoint = completions("tiny", TOKENS)
-    return Contender(argv=tuple(map(str, words)), port=port, endpoint=endpoint, ready="/health")
+    return Contender(
+        argv=tuple(map(str, words)), env=LITTLE_MEMORY, port=port, endpoint=endpoint, ready="/health"
+    )

@@ -81,8 +81,7 @@ def stream(port: int, endpoint: Endpoint, streams: int) -> Streamed:
     """Read streams side by side to their ends. Raises MeasurementError."""
     body = json.dumps(endpoint.body).encode()
     head = (
-        b"POST %s HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
     )
     request = head % (endpoint.path.encode(), len(body)) + body
     began = monotonic()
