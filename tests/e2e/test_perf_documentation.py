@@ -19,7 +19,7 @@ from tpx.examples import write
 
 pytestmark = pytest.mark.e2e
 
-QUICK = "-p 150 -s 999 -r 3"
+QUICK = "-p 150 -s 100000 -r 3"
 STEPS = [{"INPUT0": [i + 0.5] * 16, "INPUT1": [1.0] * 16} for i in range(4)]
 EXPECTED = [{"OUTPUT0": [i + 1.5] * 16, "OUTPUT1": [i - 0.5] * 16} for i in range(4)]
 
