@@ -1,7 +1,7 @@
 import asyncio
-import mmap
 import os
 import select
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,21 +10,11 @@ import pytest
 
 from tests.waiting import until
 from tpx.errors import Overloaded
-from tpx.serving.processes.channel import HEAPS, ChannelBroken, Descriptors, FrameChannel, ReceivedFrame
-from tpx.serving.processes.ring import (
-    COUNTERS_BYTES,
-    INLINE_BYTES,
-    RELEASED_BYTES,
-    RING_BYTES,
-    Arrived,
-    ReleasedBlocks,
-)
+from tpx.serving.processes.channel import INLINE_BYTES, Arrived, FrameChannel, PlainHead, ReceivedFrame
+from tpx.serving.transport.memory import reserve_memory
 
 MIB = 1 << 20
 KIND = 7
-INCOMING = 4096
-OUTGOING = INCOMING + 4096 + RING_BYTES
-"""Positions of the rings from and to the frontend."""
 
 
 @dataclass
@@ -32,67 +22,113 @@ class _End:
     """One end, and what has come to it."""
 
     channel: FrameChannel
-    memory: memoryview
-    """The beginning of the shared memory, which this end could write anything to."""
+    socket: socket.socket
     frames: list[ReceivedFrame] = field(default_factory=list)
-    broken: list[Exception] = field(default_factory=list)
-
-
-def _end(descriptors: Descriptors, *, is_engine: bool, limit_bytes: int = 1 << 40) -> _End:
-    own = Descriptors.received(
-        [os.dup(fd) for fd in (descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend)]
-    )
-    frames: list[ReceivedFrame] = []
-    broken: list[Exception] = []
-
-    def take(channel: FrameChannel, arrived: Iterator[Arrived]) -> None:
-        frames.extend(frame for each in arrived for frame in channel.open(each))
-
-    memory = memoryview(mmap.mmap(own.memory, HEAPS))
-    channel = FrameChannel(own, take, broken.append, is_engine=is_engine, limit_bytes=limit_bytes)
-    return _End(channel, memory, frames, broken)
+    together: list[int] = field(default_factory=list)
+    """Numbers of frames that came together."""
+    ends: list[Exception | None] = field(default_factory=list)
 
 
 @asynccontextmanager
 async def _ends(limit_bytes: int = 1 << 40) -> AsyncIterator[tuple[_End, _End]]:
     """The frontend's end and the engine's, which sends up to `limit_bytes` that are not read."""
-    descriptors = Descriptors.new()
-    frontend = _end(descriptors, is_engine=False)
-    engine = _end(descriptors, is_engine=True, limit_bytes=limit_bytes)
-    descriptors.close()
+    sockets = socket.socketpair()
+    (to_engine, own), (to_frontend, theirs) = reserve_memory(), reserve_memory()
+    os.close(to_engine)
+    os.close(to_frontend)
+    ends: list[_End] = []
+    for sock, memory in zip(sockets, ((own, theirs), (theirs, own)), strict=True):
+        frames: list[ReceivedFrame] = []
+        together: list[int] = []
+        ended: list[Exception | None] = []
+
+        def take(
+            channel: FrameChannel,
+            arrived: Iterator[Arrived],
+            frames: list[ReceivedFrame] = frames,
+            together: list[int] = together,
+        ) -> None:
+            for each in arrived:
+                together.append(len(each[1]))
+                frames.extend(channel.open(each))
+
+        eager = not ends
+        limit = 1 << 40 if eager else limit_bytes
+        channel = FrameChannel(sock, memory, take, ended.append, eager=eager, limit_bytes=limit)
+        ends.append(_End(channel, sock, frames, together, ended))
+    frontend, engine = ends
     yield frontend, engine
     frontend.channel.close()
     engine.channel.close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 8 << 10, (8 << 10) + 1, 3 * MIB])
-def test_a_frame_comes_as_it_was_sent(size: int) -> None:
+@pytest.mark.parametrize("meta", [b"meta", os.urandom(300_001)])
+def test_a_frame_comes_as_it_was_sent(size: int, meta: bytes) -> None:
     async def run() -> None:
         async with _ends() as (frontend, engine):
             data = os.urandom(size)
             for sender, receiver in ((frontend, engine), (engine, frontend)):
-                sender.channel.post((KIND, 3, 2**32 - 1, 5, 9), b"meta", [data, b"end"])
+                sender.channel.post((KIND, 3, 2**32 - 1, 5, 9), meta, [data, b"end"])
                 await until(lambda receiver=receiver: bool(receiver.frames))  # type: ignore[misc]
                 frame = receiver.frames[0]
                 assert (frame.kind, frame.flags, frame.number) == (KIND, 3, 2**32 - 1)
-                assert (frame.template, frame.generation, bytes(frame.meta)) == (5, 9, b"meta")
+                assert (frame.template, frame.generation, frame.meta) == (5, 9, meta)
                 assert bytes(frame.payload) == data + b"end"
 
     asyncio.run(run())
 
 
-def test_more_than_a_ring_of_frames_waits_in_order_and_arrives() -> None:
+def test_frames_that_differ_only_in_their_number_are_read_together() -> None:
+    async def run() -> None:
+        async with _ends() as (frontend, engine):
+            plain, other = PlainHead(KIND, 0, 1, 2, 5), PlainHead(KIND, 0, 2, 2, 5)
+            for number in range(300):
+                frontend.channel.post_plain(plain, number, b"%5d" % number)
+            frontend.channel.post_plain(other, 300, b"  300")
+            frontend.channel.send(KIND, number=301, parts=[b"  301"])
+            await until(lambda: len(engine.frames) == 302)
+            assert [frame.number for frame in engine.frames] == list(range(302))
+            assert [int(bytes(frame.payload)) for frame in engine.frames] == list(range(302))
+            assert [frame.template for frame in engine.frames[299:]] == [1, 2, 0]
+            assert engine.together[0] > 1
+            assert engine.together[-2:] == [1, 1]
+
+    asyncio.run(run())
+
+
+def test_frames_that_are_left_come_again_in_another_turn() -> None:
+    async def run() -> None:
+        async with _ends() as (frontend, engine):
+            numbers: list[int] = []
+
+            def take_two(channel: FrameChannel, arrived: Iterator[Arrived]) -> None:
+                each = next(arrived)
+                numbers.extend(each[1][:2])
+                channel.unread(each, max(0, len(each[1]) - 2))
+
+            engine.channel._on_frames = take_two
+            plain = PlainHead(KIND, 0, 1, 2, 5)
+            for number in range(11):
+                frontend.channel.post_plain(plain, number, b"abcde")
+            await until(lambda: len(numbers) == 11)
+            assert numbers == list(range(11))
+
+    asyncio.run(run())
+
+
+def test_frames_that_the_socket_does_not_take_wait_in_order_and_arrive() -> None:
     async def run() -> None:
         async with _ends() as (frontend, engine):
             backlogs: list[bool] = []
             frontend.channel.on_backlog = backlogs.append
-            count = 3 * RING_BYTES // 1000
-            for number in range(count):
+            for number in range(3000):
                 frontend.channel.send(KIND, number=number, parts=[bytes(1000)])
+            frontend.channel.publish()
             assert frontend.channel.backlog
-            await until(lambda: len(engine.frames) == count)
-            assert [frame.number for frame in engine.frames] == list(range(count))
-            assert backlogs == [True, False]
+            await until(lambda: len(engine.frames) == 3000)
+            assert [frame.number for frame in engine.frames] == list(range(3000))
+            await until(lambda: backlogs == [True, False])
 
     asyncio.run(run())
 
@@ -108,7 +144,7 @@ def test_blocks_are_used_again_once_their_views_are_gone(thread: bool) -> None:
                     await asyncio.to_thread(engine.frames.clear)
                 else:
                     engine.frames.clear()
-                await until(lambda: not frontend.channel.blocks)
+                assert not frontend.channel.used_bytes
 
     asyncio.run(run())
 
@@ -122,23 +158,8 @@ def test_a_block_stays_while_a_part_of_it_is_viewed() -> None:
             frontend.channel.send(KIND, parts=[b"b" * MIB])
             await until(lambda: bool(engine.frames))
             engine.frames.clear()
-            await until(lambda: frontend.channel.blocks == 1)
+            assert frontend.channel.used_bytes == MIB
             assert bytes(view) == b"a" * 10
-
-    asyncio.run(run())
-
-
-def test_a_block_is_released_ahead_of_the_frames_that_wait() -> None:
-    async def run() -> None:
-        async with _ends() as (frontend, engine):
-            engine.channel.send(KIND, parts=[bytes(MIB)])
-            await until(lambda: bool(frontend.frames))
-            for number in range(100):
-                frontend.channel.send(KIND, number=number)
-            frontend.frames.clear()
-            frontend.channel.release_unviewed()
-            assert (engine.channel.blocks, engine.frames) == (0, [])
-            await until(lambda: len(engine.frames) == 100)
 
     asyncio.run(run())
 
@@ -154,7 +175,7 @@ def test_a_peer_that_does_not_read_is_sent_up_to_the_limit() -> None:
                 with pytest.raises(Overloaded, match="holds 8388608 bytes of answers"):
                     engine.channel.send(KIND, parts=[bytes(MIB)])
                 engine.channel.send(KIND, parts=[bytes(INLINE_BYTES)])
-                assert engine.channel.blocks == 8
+                assert engine.channel.used_bytes == 8 * MIB
                 await until(lambda: len(frontend.frames) == 9)
                 assert backlogs == [True, False] * (turn - 1) + [True]
                 frontend.frames.clear()  # the engine waits for that
@@ -172,65 +193,45 @@ def test_a_message_beyond_the_limit_is_sent_if_the_peer_holds_nothing() -> None:
                     engine.channel.send(KIND, parts=[bytes(3 * MIB)])
                 await until(lambda: bool(frontend.frames))
                 frontend.frames.clear()
-                await until(lambda: not engine.channel.blocks)
-
-    asyncio.run(run())
-
-
-def test_more_blocks_are_released_than_can_be_noted_at_once() -> None:
-    async def run() -> None:
-        async with _ends() as (frontend, engine):
-            count = RELEASED_BYTES // 8 + 1
-            for _ in range(count):
-                engine.channel.send(KIND, parts=[bytes(INLINE_BYTES + 1)])
-            await until(lambda: len(frontend.frames) == count)
-            frontend.frames.clear()
-            await until(lambda: engine.channel.blocks == 0)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("position", [12345, 1 << 63])
-def test_the_release_of_a_block_that_is_not_used_breaks_the_channel(position: int) -> None:
-    async def run() -> None:
-        async with _ends() as (frontend, engine):
-            assert ReleasedBlocks(frontend.memory, HEAPS - RELEASED_BYTES).add(position)
-            engine.channel.send(KIND, parts=[bytes(MIB)])
-            assert engine.broken
-            assert not frontend.broken
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize(
-    "where",
-    [slice(INCOMING + COUNTERS_BYTES, None), slice(OUTGOING + 128, OUTGOING + 136)],
-    ids=["frames", "position"],
+    ("nonsense", "is_error"),
+    [
+        (bytes([27, 0, 0, 0, KIND]) + b"\xff" * 27, True),
+        (bytes([1, 0, 0, 0, KIND]) + b"\xff", True),
+        (bytes([19 + 16, 0, 0, 0, KIND, 128]) + bytes(18) + b"\xff" * 16, True),
+        (b"\xff" * 100, False),
+        (b"", False),
+    ],
+    ids=["sizes", "head", "block", "length", "end"],
 )
-def test_nonsense_in_the_memory_breaks_the_channel_and_nothing_else(where: slice) -> None:
+def test_nonsense_ends_the_channel_and_nothing_else(nonsense: bytes, is_error: bool) -> None:
     async def run() -> None:
         async with _ends() as (frontend, engine):
-            frontend.memory[where] = b"\xff" * len(frontend.memory[where])
-            frontend.channel.send(KIND)
-            await until(lambda: bool(engine.broken))
-            assert not frontend.broken
+            frontend.socket.send(nonsense)
+            if not nonsense:
+                frontend.channel.close()
+            await until(lambda: bool(engine.ends))
+            assert [error is not None for error in engine.ends] == [is_error]
+            assert engine.channel.closed
+            engine.channel.send(KIND)
+            assert not any(frontend.ends)
 
     asyncio.run(run())
 
 
-def test_a_large_message_wakes_the_receiver_before_the_turn_of_the_event_loop_ends() -> None:
+def test_a_large_message_is_sent_before_the_turn_of_the_event_loop_ends() -> None:
     async def run() -> None:
-        descriptors = Descriptors.new()
-        frontend, engine = _end(descriptors, is_engine=False), _end(descriptors, is_engine=True)
-        woken = []
-        for size in (1000, MIB):
-            frontend.channel.send(KIND, parts=[bytes(size)])
-            woken.append(bool(select.select([descriptors.wakes_engine], [], [], 0)[0]))
-        assert woken == [False, True]
-        await until(lambda: len(engine.frames) == 2)
-        frontend.channel.close()
-        engine.channel.close()
-        descriptors.close()
+        async with _ends() as (frontend, engine):
+            woken = []
+            for size in (1000, MIB):
+                frontend.channel.send(KIND, parts=[bytes(size)])
+                woken.append(bool(select.select([engine.socket], [], [], 0)[0]))
+            assert woken == [False, True]
+            await until(lambda: len(engine.frames) == 2)
 
     asyncio.run(run())
 
@@ -252,29 +253,6 @@ def test_a_message_in_allocated_memory_is_sent_without_a_copy() -> None:
                 engine.frames.clear()
                 del frame
             del block, view
-            await until(lambda: frontend.channel.blocks == 0)
-
-    asyncio.run(run())
-
-
-def test_meta_data_that_are_too_large_for_the_ring_come_with_their_payload() -> None:
-    async def run() -> None:
-        async with _ends() as (frontend, engine):
-            meta, data = os.urandom(100_001), os.urandom(99_999)
-            frontend.channel.send(KIND, meta=meta, parts=[data])
-            await until(lambda: bool(engine.frames))
-            assert (engine.frames[0].meta, bytes(engine.frames[0].payload)) == (meta, data)
-
-    asyncio.run(run())
-
-
-def test_memory_that_may_shrink_is_refused() -> None:
-    async def run() -> None:
-        memory = os.memfd_create("small", os.MFD_ALLOW_SEALING)
-        os.ftruncate(memory, 4096)
-        descriptors = Descriptors.received([memory, os.eventfd(0), os.eventfd(0)])
-        with pytest.raises(ChannelBroken):
-            FrameChannel(descriptors, lambda *_: None, lambda _: None, is_engine=True)
-        descriptors.close()
+            await until(lambda: not frontend.channel.used_bytes)
 
     asyncio.run(run())

@@ -24,12 +24,13 @@ from tpx.protocol.v2 import DecodedRequest, RequestedOutput, SharedMemoryRange
 from tpx.serving.inference_plane import RemotePath, RemoteResponse
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-from tpx.serving.processes.channel import Descriptors, FrameChannel
+from tpx.serving.processes.channel import FrameChannel
 from tpx.serving.processes.remote import RemotePlane
 from tpx.serving.processes.supervisor import EngineSpec
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 from tpx.serving.server import InferenceServer
 from tpx.serving.shared_memory.regions import SystemRegion
+from tpx.serving.transport.memory import reserve_memory
 
 
 @dataclass(slots=True)
@@ -71,8 +72,9 @@ class _Linked:
         return self.server.repository.get(model, "").statistics
 
 
-def _fail(error: Exception) -> None:
-    raise error
+def _fail(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 @asynccontextmanager
@@ -96,17 +98,17 @@ async def _serve(repository: Path, **options: object) -> AsyncIterator[_Linked]:
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(sock, listening.getsockname())
-    descriptors = Descriptors.new()
-    channel = FrameChannel(descriptors, plane.on_frames, _fail, is_engine=False)
-    fds = [descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend]
-    socket.send_fds(sock, [b"\0"], fds)
+    (to_frontend, theirs), (to_engine, own) = reserve_memory(), reserve_memory()
+    socket.send_fds(sock, [b"\0"], [to_frontend, to_engine])
+    os.close(to_frontend)
+    os.close(to_engine)
+    channel = FrameChannel(sock, (own, theirs), plane.on_frames, _fail, eager=True)
     await welcome.wait()
     plane.use(channel)
     try:
-        yield _Linked(server, plane, channel, sock.close)
+        yield _Linked(server, plane, channel, channel.close)
     finally:
         channel.close()
-        sock.close()
         await server.stop()
         listening.close()
         plane.offload.close()
@@ -433,7 +435,7 @@ def test_the_memory_of_a_frontend_that_has_gone_is_given_back_at_once(tmp_path: 
     write_model(tmp_path, "double", doubling("batch", "n"), "max_batch_size: 4")
 
     def mapped() -> int:
-        return Path("/proc/self/maps").read_text().count("memfd:tpx-frontend")
+        return Path("/proc/self/maps").read_text().count("memfd:tpx-transport")
 
     async def run() -> None:
         gc.collect()
@@ -444,9 +446,9 @@ def test_the_memory_of_a_frontend_that_has_gone_is_given_back_at_once(tmp_path: 
                 await linked.known("double")
                 for _ in range(ROUNDS):
                     await linked.infer("double", [[[1, 2]], [[1] * 100_000]])
-                assert mapped() == before + 2
+                assert mapped() == before + 4
                 linked.gone()
-                await until(lambda: mapped() <= before + 1)
+                await until(lambda: mapped() <= before + 2)
         finally:
             gc.enable()
 

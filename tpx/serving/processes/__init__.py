@@ -1,7 +1,7 @@
 """`tpx serve --frontends N`: processes that speak HTTP and gRPC, and one engine process that computes.
 
 ```
- supervisor --forks--> frontend 0..N-1: connections, heads, tensors  ==ring, blocks==>  engine: all else
+ supervisor --forks--> frontend 0..N-1: connections, heads, tensors  ==frames, blocks==>  engine: all else
 ```
 
 `supervisor` starts and restarts the processes. `frontend` is the main loop of a frontend process, in
@@ -10,6 +10,6 @@ accepts the frontends in the engine, each by a `peer`: `peer_requests` gives its
 `fast_frames` gives short ones to `serving/fast_path.py`, and both keep `templates` of what repeats. `relayed`
 has both sides of verbs other than inference.
 
-The processes communicate over a `channel` in shared memory: a `ring` of frames per direction, and a
-`heap` of blocks for large messages. `wire` defines the content of the frames.
+The processes communicate over a `channel`: frames over a socket, and large payloads in shared memory
+(`serving/transport`). `wire` defines the content of the frames.
 """

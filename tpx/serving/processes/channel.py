@@ -1,58 +1,57 @@
-"""Communication between a frontend and the engine: frames in both directions, their blocks, and
-wake-ups.
+"""Communication between a frontend and the engine: frames over a socket, and large payloads in shared
+memory, which is free again when the receiver has released its last view of them.
 
-Runs on the event loop of either process and never blocks: frames without room are queued in order and
-sent later. A block is free again when the receiver has released its last view of it.
+A frame consists of a fixed head, metadata, and a payload of up to `INLINE_BYTES` or its location. Most are
+plain, without metadata, and have the head of the frame before, but for the number: these are written by one
+call of `struct`, and read together.
 """
 
 import asyncio
-import fcntl
-import mmap
-import os
-import weakref
-from collections import deque
+import socket
+import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-
-import numpy as np
+from functools import lru_cache
 
 from tpx.errors import Overloaded
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer
-from tpx.serving.processes.heap import Heap
-from tpx.serving.processes.ring import (
-    INLINE,
-    INLINE_BYTES,
-    RELEASED_BYTES,
-    RING_BYTES,
-    Arrived,
-    FrameHead,
-    FrameRing,
-    PlainHead,
-    ReleasedBlocks,
-    fence,
-)
+from tpx.serving.transport.frame_socket import HEADER, MOST_BYTES, FrameSocket
+from tpx.serving.transport.memory import RESERVED_BYTES, BlockMemory, Blocks, copy_into
 
-HEAP_BYTES = 32 << 30
-"""Address space, not memory, for the blocks of one direction: two messages of gRPC's maximum size."""
-_GAUGES_BYTES = 4096
-_RING_ROOM = 4096 + RING_BYTES  # a multiple of the page size, so that the heaps are page-aligned
-_RELEASED = _GAUGES_BYTES + 2 * _RING_ROOM
-HEAPS = _RELEASED + 2 * RELEASED_BYTES
-"""Position of the blocks of a frontend, followed by those of the engine."""
-_TOTAL = HEAPS + 2 * HEAP_BYTES
-_ALIGNMENT = 64
-_LOOK_EVERY_S = 1
+INLINE_BYTES = 8 << 10
+_HEAD = struct.Struct("<IBBxxIIII")
+"""Head of a frame: that of `FrameSocket`, flags, number, template, generation, bytes of metadata."""
+HEAD_BYTES = _HEAD.size - HEADER.size
+"""Bytes of a frame that its length includes beside metadata and payload."""
+_LOCATION = struct.Struct("<QQ")
+"""Location and size of a payload in shared memory."""
+IN_MEMORY = 128
+"""Flag of a frame whose payload is in shared memory; the others mean nothing to the channel."""
 _AT_ONCE = 256
 """Maximum frames taken in one turn of the event loop."""
+_ALIKE = 64
+"""Maximum number of plain frames that a reader gets at once."""
+_TICK_S = 1
+_LOOK_S = 0.002
+"""Seconds between looks at what the peer has released, while it holds so much that the limit is near."""
+_LOOKS = 4
+"""Blocks whose release is checked in each turn."""
 _AMPLE = 3 / 4
 """Fraction of the limit above which the peer has a backlog: models that produce responses ahead pause."""
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW  # a peer that shrinks the memory would cause SIGBUS here
 GENERATION, READY, IN_FLIGHT, PENDING = 0, 1, 2, 3
-CONNECTIONS, CLOSING = 16, 17
-"""Indexes of the gauges. The engine writes the generation of its models, its readiness and its numbers of
-requests; the frontend writes its number of connections, and whether it has stopped accepting them.
+"""Indexes of the engine's gauges: generation of its models, readiness and numbers of requests."""
+CONNECTIONS, CLOSING = 0, 1
+"""Indexes of a frontend's gauges: number of connections, and whether it has stopped accepting them."""
+
+FrameHead = tuple[int, int, int, int, int]
+"""Kind, flags, number, template and generation of a frame."""
+Fields = tuple[int, int, int, int, int, int, int]
+"""Length, kind, flags, number, template, generation and bytes of metadata of a frame."""
+Arrived = tuple[Fields, Sequence[int], Sequence[Buffer]]
+"""Head, number and data of a frame, or of several plain ones whose heads differ in the number only.
+
+The data of a frame that is not plain is valid until the next turn.
 """
 
 
@@ -60,34 +59,25 @@ class ChannelBroken(Exception):
     """Raised for data that a correct peer cannot have written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptors:
-    """Shared resources of the two sides: the memory, and an eventfd that wakes each side."""
+@lru_cache(maxsize=1024)
+def _make_plain_layout(size: int) -> struct.Struct:
+    """Return the layout of a plain frame: before its number, the number, the rest of the head, payload."""
+    return struct.Struct(f"<8sI{_HEAD.size - 12}s{size}s")
 
-    memory: int
-    wakes_engine: int
-    wakes_frontend: int
 
-    @classmethod
-    def new(cls) -> "Descriptors":
-        """Create them. Raises OSError."""
-        memory = os.memfd_create("tpx-frontend", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(memory, _TOTAL)
-        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, _SEALS)
-        flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
-        return cls(memory=memory, wakes_engine=os.eventfd(0, flags), wakes_frontend=os.eventfd(0, flags))
+class PlainHead:
+    """Head of plain frames, which have a payload of one size and no metadata."""
 
-    @classmethod
-    def received(cls, descriptors: Sequence[int]) -> "Descriptors":
-        """Return those that a frontend has sent, in this order. Raises ChannelBroken."""
-        if len(descriptors) != 3:
-            raise ChannelBroken(f"a frontend has sent {len(descriptors)} descriptors")
-        memory, wakes_engine, wakes_frontend = descriptors
-        return cls(memory=memory, wakes_engine=wakes_engine, wakes_frontend=wakes_frontend)
+    __slots__ = ("_begin", "_pack", "_rest")
 
-    def close(self) -> None:
-        for descriptor in (self.memory, self.wakes_engine, self.wakes_frontend):
-            os.close(descriptor)
+    def __init__(self, kind: int, flags: int, template: int, generation: int, size: int) -> None:
+        head = _HEAD.pack(HEAD_BYTES + size, kind, flags, 0, template, generation, 0)
+        self._begin, self._rest = head[:8], head[12:]
+        self._pack = _make_plain_layout(size).pack
+
+    def frame(self, number: int, data: bytes) -> bytes:
+        """Return a frame."""
+        return self._pack(self._begin, number, self._rest, data)
 
 
 @dataclass(slots=True)
@@ -105,7 +95,6 @@ class ReceivedFrame:
 
 OnFrames = Callable[["FrameChannel", Iterator[Arrived]], None]
 """Handles frames; an exception breaks the channel."""
-_Waiting = tuple[FrameHead, bytes, Sequence[Buffer], int]
 
 
 class FrameChannel:
@@ -113,178 +102,128 @@ class FrameChannel:
 
     def __init__(
         self,
-        descriptors: Descriptors,
+        sock: socket.socket,
+        memory: Sequence[BlockMemory],
         on_frames: OnFrames,
-        on_broken: Callable[[Exception], None],
+        on_end: Callable[[Exception | None], None],
         *,
-        is_engine: bool,
-        limit_bytes: int = HEAP_BYTES,
+        eager: bool = False,
+        limit_bytes: int = RESERVED_BYTES,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """Map the memory; the peer may hold up to `limit_bytes` of this side's large messages, which are
-        charged to the `budget`.
+        """`memory` is for large payloads to the peer, and from it. The peer may hold up to `limit_bytes` of
+        this side's, which are charged to the `budget`. With `eager`, each is sent at once: the peer computes
+        while this side reads on.
 
-        Raises ChannelBroken if the size of the memory is wrong or can change.
+        `on_end` is called once, when the peer has closed its end or, with an error, has sent invalid data.
         """
-        memory = descriptors.memory
-        if os.fstat(memory).st_size != _TOTAL or fcntl.fcntl(memory, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
-            raise ChannelBroken("the memory of a frontend has another size, or may get one")
-        self._descriptors = descriptors
-        self._memory = mmap.mmap(memory, _TOTAL)
-        view = memoryview(self._memory)
-        self.gauges = view[:_GAUGES_BYTES].cast("Q")
-        """Words that one side writes and the other may read at any time."""
-        rings = [FrameRing(view, _GAUGES_BYTES), FrameRing(view, _GAUGES_BYTES + _RING_ROOM)]
-        self._incoming, self._outgoing = rings if is_engine else reversed(rings)
-        peer_heap, own_heap = (HEAPS, HEAPS + HEAP_BYTES)[:: 1 if is_engine else -1]
-        self._theirs = range(peer_heap, peer_heap + HEAP_BYTES)
-        self._budget = budget or MemoryBudget()
-        self._heap = Heap(self._memory, own_heap, HEAP_BYTES, limit_bytes, self._budget.take)
-        released = [ReleasedBlocks(view, _RELEASED), ReleasedBlocks(view, _RELEASED + RELEASED_BYTES)]
-        self._released, self._releases = reversed(released) if is_engine else released
-        self._wake = descriptors.wakes_frontend if is_engine else descriptors.wakes_engine
-        self._woken = descriptors.wakes_engine if is_engine else descriptors.wakes_frontend
-        self._on_frames = on_frames
-        self._on_broken = on_broken
-        self._is_engine = is_engine
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Waiting] = deque()
+        self._budget = budget or MemoryBudget()
+        own, self._theirs = memory
+        self._blocks = Blocks(own, self._budget.take)
+        self.gauges = own.words
+        """Words that this side writes and the peer may read at any time."""
+        self.peer_gauges = self._theirs.words
+        self._on_frames = on_frames
+        self._on_end = on_end
+        self._eager = eager
         self._limit_bytes, self._ample_bytes = limit_bytes, int(limit_bytes * _AMPLE)
-        self._waiting_bytes = self._published_ns = 0
+        self._published_ns = 0
         self.backlog = False
-        """True while frames queue for room, or the peer holds so much that the limit is near."""
+        """True while frames queue, or the peer holds so much that the limit is near."""
         self.on_backlog: Callable[[bool], None] = lambda _: None
         """Called when `backlog` changes."""
-        self._blocks: dict[int, tuple[weakref.ref[Array], int]] = {}
-        """The peer's blocks that are viewed here, by the id of a weak reference: arrays are not hashable."""
-        self._done: deque[int] = deque()
-        """Positions of the peer's blocks that are no longer viewed here."""
-        self._takes_on = self._publishes = self._closed = False
-        self._draining = False
-        """True during `drain`, which publishes at its end everything sent meanwhile."""
-        self._loop.add_reader(self._woken, self._on_wake)
-        self._incoming.sleeps[0] = 1  # the first frame must wake this side
-        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._poll)
+        self._at = 0
+        """Position in the data that is being read."""
+        self._socket = FrameSocket(self._loop, sock, self._handle_data, self._end)
+        self._socket.on_blocked = self._update_backlog
+        self._ticker = self._loop.call_later(_TICK_S, self._tick)
+        self._looker: asyncio.TimerHandle | None = None
 
     @property
     def closed(self) -> bool:
         """True after `close`, when nothing is sent or received any more."""
-        return self._closed
+        return not self._socket.open
 
     @property
-    def blocks(self) -> int:
-        """Number of this side's blocks in use."""
-        self._reclaim()
-        return self._heap.used
+    def used_bytes(self) -> int:
+        """Size of this side's blocks in use."""
+        self._blocks.collect()
+        return self._blocks.used_bytes
 
     # sending
 
     def send(
         self, kind: int, *, flags: int = 0, number: int = 0, meta: bytes = b"", parts: Sequence[Buffer] = ()
     ) -> None:
-        """Send a frame, or queue it until there is room.
-
-        Raises Overloaded if it can never fit, or the peer holds too much.
-        """
+        """Send a frame. Raises Overloaded if it can never fit, or the peer holds too much."""
         self.post((kind, flags, number, 0, 0), meta, parts)
 
     def post(self, head: FrameHead, meta: bytes, parts: Sequence[Buffer]) -> None:
         """Send a frame like `send`, with its head as a tuple; used for most frames."""
-        if self._closed:
+        if self.closed:
             return
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        frame = head, meta, parts, size
-        if size + len(meta) > INLINE_BYTES:
-            self._admit_large(len(meta) + size)
-        if self._waiting or not self._write_frame(frame):
-            self._waiting.append(frame)
-            self._waiting_bytes += size
-            self._send_waiting()
-        elif self._heap.used_bytes > self._ample_bytes and not self.backlog:
-            self._send_waiting()
-        if size > INLINE_BYTES and not self._is_engine:  # it computes while this side reads the next one
+        if len(meta) > MOST_BYTES // 2:
+            raise Overloaded(f"metadata of {len(meta)} bytes is too large for the frontends' socket")
+        if size <= INLINE_BYTES:
+            start = _HEAD.pack(HEAD_BYTES + len(meta) + size, *head, len(meta))
+            self._socket.send(b"".join((start, meta, *parts)))
+            return
+        location = _LOCATION.pack(self._place(parts, size), size)
+        self._blocks.sent()
+        kind, flags, *rest = head
+        length = HEAD_BYTES + len(meta) + len(location)
+        start = _HEAD.pack(length, kind, flags | IN_MEMORY, *rest, len(meta))
+        self._socket.send(b"".join((start, meta, location)))
+        if self._eager:
             self.publish()
-        elif not self._draining:
-            self._publish_one()
+        if self._blocks.used_bytes > self._ample_bytes and not self.backlog:
+            self._update_backlog()
 
-    def _admit_large(self, size: int) -> None:
-        """Make room for a message that needs a block. Raises Overloaded."""
-        self._reclaim()
-        if not self._heap.fits(size + _ALIGNMENT):
-            raise Overloaded(f"a message of {size} bytes is too large for the frontends' memory")
-        held = self._heap.used_bytes + self._waiting_bytes
+    def _place(self, parts: Sequence[Buffer], size: int) -> int:
+        """Return the location of a payload in shared memory. Raises Overloaded."""
+        blocks = self._blocks
+        pinned = blocks.pin(parts)
+        if pinned is not None:
+            return pinned
+        self._admit(size)
+        try:
+            location = blocks.reserve(size)
+        except MemoryError as exc:
+            raise Overloaded(f"a message of {size} bytes has no room in the frontends' memory") from exc
+        at = location
+        for part in parts:
+            copy_into(blocks.block(at, len(part)), part)
+            at += len(part)
+        return location
+
+    def _admit(self, size: int) -> None:
+        """Check the limits for another block. Raises Overloaded."""
+        blocks, budget = self._blocks, self._budget
+        queued = self._socket.queued_bytes
+        if blocks.used_bytes + queued + size > self._limit_bytes or budget.held + size > budget.limit_bytes:
+            blocks.collect()
+        held = blocks.used_bytes + queued
         if held and held + size > self._limit_bytes:
             raise Overloaded(
                 f"a frontend holds {held} bytes of answers, of at most {self._limit_bytes} "
                 "(its share of --max-buffered-bytes)"
             )
-        if not self._budget.admit_answer(size):
-            raise self._budget.overload()
+        if not budget.admit_answer(size):
+            raise budget.overload()
 
     def post_plain(self, plain: PlainHead, number: int, data: bytes) -> None:
         """Send a plain frame like `post`."""
-        if self._waiting or not self._outgoing.append(plain, number, data):
-            self.post(plain.head(number), b"", (data,))
-        elif not self._draining:
-            self._publish_one()
+        self._socket.send(plain.frame(number, data))
 
     def allocate(self, size: int) -> Array | None:
         """Return memory whose parts are sent without a copy; None if there is no room."""
-        if self._closed:
-            return None
-        self._reclaim()
-        return self._heap.allocate_array(size)
-
-    def _reclaim(self) -> None:
-        """Free the blocks that neither side needs any more."""
         try:
-            for position in self._released.take():
-                self._heap.free(position)
-        except (KeyError, ValueError) as exc:
-            self._on_broken(exc)
-        self._heap.reclaim()
-
-    def _write_frame(self, frame: _Waiting) -> bool:
-        head, meta, parts, size = frame
-        if len(meta) + size <= INLINE_BYTES:
-            memory = self._outgoing.write(head, meta, size, INLINE)
-            if memory is None:
-                return False
-            _copy_parts(memory, parts)
-            return True
-        pinned = self._heap.pin(parts) if len(meta) <= INLINE_BYTES else None
-        if pinned is not None:
-            if self._outgoing.write(head, meta, size, pinned) is not None:
-                return True
-            self._heap.free(pinned)
-            return False
-        start = _compute_meta_room(len(meta))
-        position = self._heap.allocate(start + size)
-        if position is None:
-            return False
-        if self._outgoing.write(head, meta, size, position) is None:
-            self._heap.free(position)
-            return False
-        view = memoryview(self._memory)
-        if start:
-            view[position : position + len(meta)] = meta
-        _copy_parts(view[position + start : position + start + size], parts)
-        return True
-
-    def _publish_one(self) -> None:
-        """Make a frame visible; if the peer sleeps, wake it once for all frames of this turn of the event
-        loop.
-
-        A wake-up costs more than a request.
-        """
-        self._outgoing.show()
-        if not self._publishes:
-            self._publishes = True
-            self._loop.call_soon(self._publish_turn)
-
-    def _publish_turn(self) -> None:
-        self._publishes = False
-        self.publish()
+            array: Array = self._blocks.allocate_array(size)
+        except MemoryError:
+            return None
+        return array
 
     def begin_turn(self, now_ns: int) -> None:
         """Count the time of `publish_late` from here."""
@@ -297,155 +236,106 @@ class FrameChannel:
             self.publish()
 
     def publish(self) -> None:
-        """Make the frames sent so far visible to the peer."""
-        if not self.closed and self._outgoing.publish():
-            self._wake_up()
+        """Send the frames so far, without waiting for others of this turn of the event loop."""
+        self._socket.flush()
 
-    def _wake_up(self) -> None:
-        if not self.closed:
-            with suppress(BlockingIOError):
-                os.eventfd_write(self._wake, 1)
-
-    def _send_waiting(self) -> None:
-        """Send the queued frames that have room now, and update `backlog`."""
-        backlog = self._is_behind()
-        if backlog:
-            # ask for a wake-up, then look again: what was released in between causes none
-            self._outgoing.writer_waits[0] = 1
-            fence()
-            self._reclaim()
-            backlog = self._is_behind()
+    def _update_backlog(self) -> None:
+        """Update `backlog`; look again soon if only the release of blocks can end it."""
+        if self._looker is not None:
+            self._looker.cancel()
+            self._looker = None
+        much = self.used_bytes > self._ample_bytes
+        if much:
+            self._looker = self._loop.call_later(_LOOK_S, self._update_backlog)
+        backlog = much or self._socket.queued_bytes > 0
         if backlog is not self.backlog:
             self.backlog = backlog
             self.on_backlog(backlog)
 
-    def _is_behind(self) -> bool:
-        """Send the queued frames that have room; return whether some are left, or the peer holds much."""
-        waiting = self._waiting
-        while waiting and self._write_frame(waiting[0]):
-            self._waiting_bytes -= waiting.popleft()[3]
-        return bool(waiting) or self._heap.used_bytes > self._ample_bytes
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(_TICK_S, self._tick)
+        self._blocks.tick()
 
     # receiving
 
-    def _on_wake(self) -> None:
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._woken)
-        self.drain()
-
-    def _drain_again(self) -> None:
-        self._takes_on = False
-        self.drain()
-
-    def drain(self) -> None:
-        """Handle received frames, up to a limit, and send frames that were queued for room."""
-        if self._closed:
-            return
-        incoming = self._incoming
-        incoming.sleeps[0] = 0  # the peer need not wake this side while it reads
-        self._draining = True
+    def _handle_data(self, data: memoryview) -> int:
+        self._at = 0
         try:
-            self._outgoing.check()
-            self._releases.check()
-            self._on_frames(self, incoming.frames(_AT_ONCE))
+            self._on_frames(self, self._read_frames(data))
         except Exception as exc:  # noqa: BLE001 (one channel's boundary)
-            self._on_broken(exc)
-            return
-        finally:
-            self._draining = False
-        if self.closed:
-            return
-        if incoming.consumed():
-            self._wake_up()
-        self._reclaim()
-        if self._done:
-            self.release_unviewed()
-        if self.backlog:
-            self._send_waiting()
-        self.publish()
-        if not incoming.fall_asleep() and not self._takes_on:
-            self._takes_on = True
-            self._loop.call_soon(self._drain_again)
+            self._end(exc)
+        if self._blocks.used_bytes:
+            self._blocks.collect(_LOOKS)
+        return self._at
+
+    def _read_frames(self, data: memoryview) -> Iterator[Arrived]:
+        """Yield complete frames, up to a limit. Raises ValueError for invalid ones."""
+        at, most, end = 0, _AT_ONCE, len(data)
+        while most > 0 and end - at >= _HEAD.size:
+            fields: Fields = _HEAD.unpack_from(data, at)
+            length, _, flags, number, _, _, meta_size = fields
+            size = HEADER.size + length
+            if size > end - at:
+                return
+            payload_size = length - HEAD_BYTES - meta_size
+            if payload_size < 0 or (flags & IN_MEMORY and payload_size != _LOCATION.size):
+                raise ChannelBroken(f"a frame of {size} bytes with {meta_size} bytes of metadata")
+            numbers: Sequence[int] = (number,)
+            several: Sequence[Buffer] = (data[at + _HEAD.size : at + size],)
+            if not meta_size and not flags & IN_MEMORY:
+                numbers, several = _read_plain(
+                    data[at : at + size * min((end - at) // size, most, _ALIKE)], payload_size
+                )
+            most -= len(numbers)
+            self._at = at = at + size * len(numbers)
+            yield fields, numbers, several
+        if not at:  # although there is a complete frame
+            raise ChannelBroken("a frame that is shorter than its head")
 
     def open(self, arrived: Arrived) -> Iterator[ReceivedFrame]:
-        """Yield frames with their metadata and payload. Raises ChannelBroken."""
-        (_, kind, flags, _, template, generation, meta_size, size, position), numbers, several = arrived
+        """Yield frames with their metadata and payload. Raises ValueError."""
+        (_, kind, flags, _, template, generation, meta_size), numbers, several = arrived
         for number, data in zip(numbers, several, strict=True):
-            fields = kind, flags, number, template, generation
-            if position == INLINE:
-                yield ReceivedFrame(*fields, bytes(data[:meta_size]), bytes(data[meta_size:]))
-            else:
-                start = _compute_meta_room(meta_size)
-                meta = self._memory[position : position + meta_size] if start else bytes(data)
+            meta, payload = bytes(data[:meta_size]), data[meta_size:]
+            fields = kind, flags & ~IN_MEMORY, number, template, generation, meta
+            if flags & IN_MEMORY:
                 # without a variable, which would hold the block until the next frame
-                yield ReceivedFrame(*fields, meta, self._view_block(position, start, size))
+                yield ReceivedFrame(*fields, self._theirs.view(*_LOCATION.unpack(payload)))
+            else:
+                yield ReceivedFrame(*fields, bytes(payload))
 
     def unread(self, arrived: Arrived, count: int) -> None:
-        """Leave the last `count` of frames that arrived together to the next turn, which must follow."""
-        self._incoming.unread(arrived[0], count)
+        """Leave the last `count` of frames that arrived together to the next turn."""
+        self._at -= (HEADER.size + arrived[0][0]) * count
 
-    def _view_block(self, position: int, start: int, size: int) -> memoryview:
-        """Return a view of a block from `start` on; the block is released when no view is left."""
-        if position not in self._theirs or position + start + size > self._theirs.stop:
-            raise ChannelBroken(f"a block of {size} bytes at {position}")
-        block = np.frombuffer(self._memory, np.uint8, size, position + start)
-        lease = weakref.ref(block, self._note_unviewed)
-        self._blocks[id(lease)] = lease, position
-        return block.data
-
-    def _note_unviewed(self, lease: "weakref.ref[Array]") -> None:
-        """Note that a block is no longer viewed; called in any thread."""
-        first = not self._done
-        self._done.append(self._blocks.pop(id(lease))[1])
-        if first and not self.closed:
-            with suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(self.release_unviewed)
-
-    def release_unviewed(self) -> None:
-        """Release the peer's blocks that are no longer viewed; wake the peer only if it waits for some."""
-        done = self._done
-        while done and not self.closed:
-            if not self._releases.add(done[0]):
-                self._wake_up()  # the rest follows with the next look
-                return
-            done.popleft()
-        if self._incoming.writer_waited():
-            self._wake_up()
-
-    def _poll(self) -> None:
-        """Handle frames that came without a wake-up, because a lost one must not stall the channel."""
-        self._ticker = self._loop.call_later(_LOOK_EVERY_S, self._poll)
-        self._heap.tick()
-        self.drain()
+    def _end(self, error: Exception | None = None) -> None:
+        on_end, self._on_end = self._on_end, _do_nothing
+        self._socket.close()
+        on_end(error)
 
     def close(self) -> None:
         """Stop sending and receiving. Memory that is still viewed stays mapped."""
-        if not self.closed:
-            self._closed = True
-            self._ticker.cancel()
-            self._loop.remove_reader(self._woken)
-            self._waiting.clear()
-            self._heap.close()
-            self._descriptors.close()
-            # break the cycle: memory is freed with its last view, not by the collector
-            self._on_frames = self._on_broken = self.on_backlog = _do_nothing
+        # break the cycle: memory is freed with its last view, not by the collector
+        self._on_frames = self._on_end = self.on_backlog = _do_nothing
+        self._ticker.cancel()
+        if self._looker is not None:
+            self._looker.cancel()
+        self._socket.close()
+        self._blocks.close()
 
 
 def _do_nothing(*_: object) -> None:
     """Do nothing: the channel is closed."""
 
 
-def _compute_meta_room(size: int) -> int:
-    """Return the bytes before the payload in a block, for metadata that is too large for the ring."""
-    return 0 if size <= INLINE_BYTES else -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _copy_parts(memory: memoryview, parts: Sequence[Buffer]) -> None:
-    if len(parts) == 1:
-        memory[:] = parts[0]
-        return
-    at = 0
-    for part in parts:
-        end = at + len(part)
-        memory[at:end] = part
-        at = end
+def _read_plain(data: memoryview, payload_size: int) -> tuple[Sequence[int], Sequence[Buffer]]:
+    """Return number and payload of a plain frame, and of those that follow it with the same head."""
+    several = _make_plain_layout(payload_size).iter_unpack(data)
+    begin, number, rest, payload = next(several)
+    numbers, payloads = [number], [payload]
+    for other_begin, number, other_rest, payload in several:
+        if other_rest != rest or other_begin != begin:
+            break
+        numbers.append(number)
+        payloads.append(payload)
+    return numbers, payloads

@@ -6,8 +6,7 @@ from functools import partial
 
 from tpx.serving.dataplane import DataPlane
 from tpx.serving.inference_plane import split_outputs
-from tpx.serving.processes.channel import FrameChannel, ReceivedFrame
-from tpx.serving.processes.ring import INLINE, Arrived, Fields
+from tpx.serving.processes.channel import HEAD_BYTES, Arrived, Fields, FrameChannel, ReceivedFrame
 from tpx.serving.processes.templates import PeerTemplates, RequestTemplate
 from tpx.serving.processes.wire import NO_TEMPLATE, TEMPLATES, Flag, FrameKind, FrameTemplate
 from tpx.serving.turn import Turn
@@ -38,10 +37,11 @@ class FastFrames:
 
     def find(self, fields: Fields) -> RequestTemplate | None:
         """Return the template of a request that can take the fast path, otherwise None."""
-        _, kind, flags, _, template, generation, meta_size, size, position = fields
-        # flags mean a trace, a stream or a new template; with metadata or in a block, a frame is not plain
-        if kind != _INFER or flags or meta_size or position != INLINE or template >= TEMPLATES:
+        length, kind, flags, _, template, generation, meta_size = fields
+        # flags mean a trace, a stream, a new template or a payload in shared memory
+        if kind != _INFER or flags or meta_size or template >= TEMPLATES:
             return None
+        size = length - HEAD_BYTES
         known = self._templates.requests[template]
         if known is None or known.fast_path is None or known.head is None or known.head.total_size != size:
             return None

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tpx.protocol.memory_budget import MemoryBudget
@@ -16,10 +16,11 @@ from tpx.serving.endpoints import Endpoints
 from tpx.serving.heap import MemoryWatch, buffered_bytes, keep_freed_memory
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
-from tpx.serving.processes.channel import CLOSING, CONNECTIONS, Descriptors, FrameChannel
+from tpx.serving.processes.channel import CLOSING, CONNECTIONS, FrameChannel
 from tpx.serving.processes.relayed import VerbRelay
 from tpx.serving.processes.remote import RemotePlane
 from tpx.serving.processes.wire import EngineState, FrameKind
+from tpx.serving.transport.memory import reserve_memory
 
 log = logging.getLogger(__name__)
 
@@ -103,26 +104,20 @@ class FrontendProcess:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
             await loop.sock_connect(sock, self._spec.engine)
-            descriptors = Descriptors.new()
+            with ExitStack() as descriptors:
+                to_frontend, theirs = reserve_memory()
+                descriptors.callback(os.close, to_frontend)
+                to_engine, own = reserve_memory()
+                descriptors.callback(os.close, to_engine)
+                socket.send_fds(sock, [bytes([self._spec.index])], [to_frontend, to_engine])
             channel = self._channel = FrameChannel(
-                descriptors, self._plane.on_frames, self._handle_broken, is_engine=False
+                sock, (own, theirs), self._plane.on_frames, self._handle_end, eager=True
             )
             try:
-                socket.send_fds(
-                    sock,
-                    [bytes([self._spec.index])],
-                    [descriptors.memory, descriptors.wakes_engine, descriptors.wakes_frontend],
-                )
-                gone = loop.create_task(_wait_until_gone(sock))
-                gone.add_done_callback(lambda _: self._lost.set())
-                gone.add_done_callback(lambda _: self._welcome.set())
-                try:
-                    async with asyncio.timeout(_WELCOME_S):
-                        await self._welcome.wait()
-                    if not gone.done():
-                        await self._serve_until_lost(channel)
-                finally:
-                    gone.cancel()
+                async with asyncio.timeout(_WELCOME_S):
+                    await self._welcome.wait()
+                if not channel.closed:
+                    await self._serve_until_lost(channel)
             finally:
                 channel.close()
                 self._plane.lose()
@@ -142,9 +137,11 @@ class FrontendProcess:
         if not self._ended:
             log.error("frontend %d has lost the engine: requests fail until it is back", self._spec.index)
 
-    def _handle_broken(self, error: Exception) -> None:
-        log.error("frontend %d: the engine's messages cannot be read", self._spec.index, exc_info=error)
+    def _handle_end(self, error: Exception | None) -> None:
+        if error is not None:
+            log.error("frontend %d: the engine's messages cannot be read", self._spec.index, exc_info=error)
         self._lost.set()
+        self._welcome.set()
 
     def _apply_state(self, state: EngineState) -> None:
         if state.logs != self._logs.settings:
@@ -176,11 +173,6 @@ class FrontendProcess:
             count = sum(listener.connections for listener in self._endpoints.serving)
             channel.gauges[CONNECTIONS] = count
             channel.gauges[CLOSING] = self._closing
-
-
-async def _wait_until_gone(sock: socket.socket) -> None:
-    with suppress(OSError):
-        await asyncio.get_running_loop().sock_recv(sock, 1)  # returns when the engine's end is closed
 
 
 def end_with(parent: int) -> None:

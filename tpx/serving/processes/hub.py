@@ -14,22 +14,14 @@ from tpx.serving.frontends.grpc import GrpcFrontend
 from tpx.serving.frontends.http import HttpFrontend
 from tpx.serving.frontends.metrics.text import Family
 from tpx.serving.processes import wire
-from tpx.serving.processes.channel import (
-    CONNECTIONS,
-    GENERATION,
-    IN_FLIGHT,
-    PENDING,
-    READY,
-    ChannelBroken,
-    Descriptors,
-)
+from tpx.serving.processes.channel import CONNECTIONS, GENERATION, IN_FLIGHT, PENDING, READY
 from tpx.serving.processes.peer import EngineServices, Peer
 from tpx.serving.processes.supervisor import EngineSpec
 from tpx.serving.processes.wire import FrameKind
+from tpx.serving.transport.memory import BlockMemory
 
 log = logging.getLogger(__name__)
 
-HELLO_BYTES = 256
 _HELLO_S = 5
 _LOOK_EVERY_S = 0.1
 _START_S = 60
@@ -90,10 +82,10 @@ class FrontendHub:
         loop = asyncio.get_running_loop()
         while True:
             sock, _ = await loop.sock_accept(self._listening)
-            self._start_task(self._serve_frontend(sock))
+            self._start_task(self._meet_frontend(sock))
 
-    async def _serve_frontend(self, sock: socket.socket) -> None:
-        """Serve a frontend until it ends."""
+    async def _meet_frontend(self, sock: socket.socket) -> None:
+        """Begin to serve a frontend."""
         loop = asyncio.get_running_loop()
         try:
             # an abstract socket has no file permissions: any local user could connect
@@ -101,23 +93,17 @@ class FrontendHub:
             if user != os.geteuid():
                 log.warning("a process of user %d has tried to connect as a frontend", user)
                 return
-            hello, fds = await loop.run_in_executor(None, _receive_hello, sock)
-            peer = Peer(self._services, sock, Descriptors.received(fds), hello[0])
-        except (OSError, ChannelBroken) as exc:
+            index, memory = await loop.run_in_executor(None, _receive_hello, sock)
+        except (OSError, ValueError) as exc:
             log.warning("a frontend could not connect: %s", exc)
             sock.close()
             return
+        peer = Peer(self._services, sock, memory, index)
         self._peers.append(peer)
         self._announce_readiness()
         self._announce_generation()
         self._send_state(peer)
         self._changed.set()
-        sock.setblocking(False)
-        try:
-            with suppress(OSError):
-                await loop.sock_recv(sock, 1)  # returns when the frontend ends: it never sends
-        finally:
-            peer.close()
 
     def _remove(self, peer: Peer) -> None:
         """Remove a frontend that has ended."""
@@ -164,7 +150,7 @@ class FrontendHub:
             kind="gauge",
             help="Number of connections that a frontend has, of HTTP and gRPC",
             lines=[
-                (f'{{frontend="{peer.index}"}}', peer.channel.gauges[CONNECTIONS])
+                (f'{{frontend="{peer.index}"}}', peer.channel.peer_gauges[CONNECTIONS])
                 for peer in sorted(self._peers, key=lambda peer: peer.index)
             ],
         )
@@ -199,7 +185,14 @@ class FrontendHub:
             task.cancel()
 
 
-def _receive_hello(sock: socket.socket) -> tuple[bytes, list[int]]:
+def _receive_hello(sock: socket.socket) -> tuple[int, list[BlockMemory]]:
+    """Return a frontend's number, and memory for payloads to it and from it. Raises OSError, ValueError."""
     sock.settimeout(_HELLO_S)
-    hello, fds, _, _ = socket.recv_fds(sock, HELLO_BYTES, 3)
-    return hello, list(fds)
+    hello, fds, _, _ = socket.recv_fds(sock, 1, 2)
+    try:
+        if len(hello) != 1 or len(fds) != 2:
+            raise ValueError(f"it has sent {len(hello)} bytes and {len(fds)} descriptors")
+        return hello[0], [BlockMemory(fd) for fd in fds]
+    finally:
+        for fd in fds:
+            os.close(fd)

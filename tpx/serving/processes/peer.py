@@ -4,7 +4,6 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,17 +20,17 @@ from tpx.serving.processes import wire
 from tpx.serving.processes.channel import (
     CLOSING,
     CONNECTIONS,
+    Arrived,
     ChannelBroken,
-    Descriptors,
     FrameChannel,
     ReceivedFrame,
 )
 from tpx.serving.processes.fast_frames import FastFrames
 from tpx.serving.processes.peer_requests import PeerRequests
 from tpx.serving.processes.relayed import RelayedCall, RelayedRequest
-from tpx.serving.processes.ring import Arrived
 from tpx.serving.processes.templates import PeerTemplates
 from tpx.serving.processes.wire import FrameKind
+from tpx.serving.transport.memory import BlockMemory
 from tpx.serving.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -65,23 +64,22 @@ class Peer:
     """A connected frontend, until it ends."""
 
     def __init__(
-        self, services: EngineServices, sock: socket.socket, descriptors: Descriptors, index: int
+        self, services: EngineServices, sock: socket.socket, memory: Sequence[BlockMemory], index: int
     ) -> None:
-        """Map the memory of a frontend. Raises ChannelBroken."""
+        """`memory` is for large payloads to the frontend, and from it."""
         self._services = services
         self._plane = services.plane
         self.index = index
         self.serving = False
         self.channel = FrameChannel(
-            descriptors,
+            sock,
+            memory,
             self._on_frames,
-            self._on_broken,
-            is_engine=True,
+            self._on_end,
             limit_bytes=services.limit_bytes,
             budget=services.budget,
         )
-        self._sock = sock
-        templates = PeerTemplates(f"ring{index}.{id(self)}")
+        templates = PeerTemplates(f"frontend{index}.{id(self)}")
         self._requests = PeerRequests(services.plane, self.channel, templates, index)
         self._fast = FastFrames(services.plane, self.channel, templates, self._requests.start)
         self.channel.on_backlog = self._requests.on_backlog
@@ -89,21 +87,14 @@ class Peer:
     @property
     def connections(self) -> int:
         """Number of connections, as last reported; at least 1 until the frontend has stopped accepting."""
-        gauges = self.channel.gauges
+        gauges = self.channel.peer_gauges
         return int(gauges[CONNECTIONS]) or int(not gauges[CLOSING])
 
-    def _on_broken(self, error: Exception) -> None:
-        log.error("frontend %d: its messages cannot be read", self.index, exc_info=error)
-        self.close()
-
-    def close(self) -> None:
+    def _on_end(self, error: Exception | None) -> None:
         """Close the channel to a frontend that has ended, and cancel its requests."""
-        if self.channel.closed:
-            return
+        if error is not None:
+            log.error("frontend %d: its messages cannot be read", self.index, exc_info=error)
         self.channel.close()
-        with suppress(OSError):  # it has ended
-            self._sock.shutdown(socket.SHUT_RDWR)  # uvloop keeps a socket open that it reads from
-        self._sock.close()
         self._services.on_end(self)
         self._requests.cancel_all()
 

@@ -17,7 +17,16 @@ from tpx.serving.inference_plane import RemoteAnswers, RemotePath, RemoteRespons
 from tpx.serving.logs import LogControl
 from tpx.serving.offload import Offload
 from tpx.serving.processes import wire
-from tpx.serving.processes.channel import GENERATION, IN_FLIGHT, PENDING, READY, FrameChannel, ReceivedFrame
+from tpx.serving.processes.channel import (
+    GENERATION,
+    IN_FLIGHT,
+    INLINE_BYTES,
+    PENDING,
+    READY,
+    Arrived,
+    FrameChannel,
+    ReceivedFrame,
+)
 from tpx.serving.processes.remote_requests import (
     DOWN,
     UNKNOWN,
@@ -28,7 +37,6 @@ from tpx.serving.processes.remote_requests import (
     bind_shared,
     with_described_outputs,
 )
-from tpx.serving.processes.ring import INLINE, INLINE_BYTES, Arrived
 from tpx.serving.processes.traces import RemoteTracer
 from tpx.serving.processes.wire import NO_TEMPLATE, Flag, FrameKind, FrameTemplate, Templates
 from tpx.serving.request import (
@@ -101,7 +109,7 @@ class _TemplatePath:
         channel = plane.channel
         if channel is None or len(tensors) != size:
             return None
-        template, generation = self._template, channel.gauges[GENERATION]
+        template, generation = self._template, channel.peer_gauges[GENERATION]
         number = plane.number()
         if size <= INLINE_BYTES:
             plain = template.plain_in(plane.requests, _INFER, 0, generation, size)
@@ -179,28 +187,26 @@ class RemotePlane:
     @property
     def generation(self) -> int:
         """Number that changes with the models and with the engine."""
-        word = 0 if self.channel is None else self.channel.gauges[GENERATION]
+        word = 0 if self.channel is None else self.channel.peer_gauges[GENERATION]
         return self._sessions << 32 | int(word)
 
     def ready(self) -> bool:
         """Return whether the server was ready a moment ago; False without an engine."""
-        return self.channel is not None and bool(self.channel.gauges[READY])
+        return self.channel is not None and bool(self.channel.peer_gauges[READY])
 
     def server_load(self) -> ServerLoad:
         """Return the numbers of requests in the engine a moment ago."""
         if self.channel is None:
             return ServerLoad(0, 0)
-        gauges = self.channel.gauges
+        gauges = self.channel.peer_gauges
         return ServerLoad(gauges[IN_FLIGHT], gauges[PENDING])
 
     def on_frames(self, channel: FrameChannel, frames: Iterator[Arrived]) -> None:
         """Handle frames from the engine."""
         responses, in_flight = self._responses, self.in_flight
         for arrived in frames:
-            (_, kind, flags, _, template, _, meta_size, _, position), numbers, data = arrived
-            if (
-                kind == _RESPONSE and flags == _FINAL and not meta_size and position == INLINE
-            ):  # most responses
+            (_, kind, flags, _, template, _, meta_size), numbers, data = arrived
+            if kind == _RESPONSE and flags == _FINAL and not meta_size:  # most responses
                 response = responses[template]
                 for number, payload in zip(numbers, data, strict=True):
                     waiting = in_flight.pop(number, None)
@@ -341,7 +347,7 @@ class RemotePlane:
         template, meta, buffers = origin.template, b"", infer.buffers
         if origin.has_shared:
             buffers = [data for data in buffers if not isinstance(data, SharedSize)]
-        generation = channel.gauges[GENERATION]
+        generation = channel.peer_gauges[GENERATION]
         flags = 0 if infer.backpressure is None else Flag.PACED
         defined = None if template is None else template.number_in(self.requests)
         if template is None:

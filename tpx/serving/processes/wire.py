@@ -12,7 +12,7 @@ from tpx.protocol import messages
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest, Parameter, RequestedOutput, SharedMemoryRange
 from tpx.serving.logs import LogSettings
-from tpx.serving.processes.ring import PlainHead
+from tpx.serving.processes.channel import PlainHead
 from tpx.serving.request import RequestHead
 from tpx.serving.served import Served
 
@@ -51,7 +51,9 @@ class FrameKind(IntEnum):
 
 
 class Flag:
-    """Bits of a frame's flags; not an Enum, whose members cost 100 ns to look up on Python 3.11."""
+    """Bits of a frame's flags, beside the channel's; not an Enum, whose members cost 100 ns to look up on
+    Python 3.11.
+    """
 
     DEFINES = 1
     """The metadata defines the template with the frame's template number."""

@@ -10,10 +10,10 @@ from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.rings import TensorMemory, reserve_memory
+from tpx.serving.transport.memory import BlockMemory, reserve_memory
 
 
-def tensor_memory() -> list[TensorMemory]:
+def tensor_memory() -> list[BlockMemory]:
     """Memory for both directions."""
     both = []
     for _ in range(2):

@@ -19,7 +19,7 @@ from tests.serving.backends.python.zoo import add
 from tests.serving.live import Live, serving
 from tests.waiting import eventually
 from tpx.serving.backends.python import fork_server
-from tpx.serving.backends.python.worker.rings import reserve_memory
+from tpx.serving.transport.memory import reserve_memory
 
 
 @pytest.fixture

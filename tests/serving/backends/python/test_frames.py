@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.frames import Buffer
+from tpx.serving.transport.frame_socket import HEADER
+from tpx.serving.transport.memory import Buffer
 
 names = st.text(min_size=1, max_size=20)
 shapes = st.lists(st.integers(0, 2**40), max_size=5)
@@ -60,5 +61,5 @@ def test_known_heads_are_parsed_once_and_bounded() -> None:
 
 def test_a_frame_says_how_long_it_is() -> None:
     frame = frames.framed(frames.READY, [b"ab", b"c"])
-    assert frames.HEADER.unpack_from(frame) == (3, frames.READY)
-    assert frame[frames.HEADER.size :] == b"abc"
+    assert HEADER.unpack_from(frame) == (3, frames.READY)
+    assert frame[HEADER.size :] == b"abc"

@@ -11,6 +11,7 @@ from tpx.serving.backends.python.worker.channel import Channel
 from tpx.serving.backends.python.worker.execution import Execution
 from tpx.serving.backends.python.worker.outbox import AHEAD_BYTES, Outbox
 from tpx.serving.backends.python.worker.services import Reports
+from tpx.serving.transport.frame_socket import HEADER
 
 _ENTRY = frames.RESPONSE_START.size + frames.STATUS.size
 
@@ -29,7 +30,7 @@ class Process:
 
     def frame(self) -> bytes:
         """The body of the next frame, which has responses."""
-        size, kind = frames.HEADER.unpack(self._exactly(frames.HEADER.size))
+        size, kind = HEADER.unpack(self._exactly(HEADER.size))
         assert kind == frames.RESPONSE
         return self._exactly(size)
 

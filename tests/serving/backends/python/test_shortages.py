@@ -14,7 +14,7 @@ from tests.serving.backends.python.conftest import SAY
 from tests.serving.backends.python.zoo import DECOUPLED, SAME, add
 from tests.serving.live import Answer, Live, serving
 from tests.waiting import eventually
-from tpx.serving.backends.python.worker import rings
+from tpx.serving.transport import memory
 
 LARGE = 2_000_000
 PAIR = "max_batch_size: 2 dynamic_batching { max_queue_delay_microseconds: 5000000 }" + SAME
@@ -28,7 +28,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     add(repository, "streams", "grows", SAME + DECOUPLED)
     add(repository, "pair", "sizes", PAIR)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rings, "RESERVED_BYTES", 4 << 20)
+        patch.setattr(memory, "RESERVED_BYTES", 4 << 20)
         with serving(repository) as running:
             yield running
 

@@ -22,8 +22,8 @@ from tpx.serving.backends.python.lifecycle import InstanceSettings
 from tpx.serving.backends.python.process import ChildProcess, Interpreter, interpreter_of
 from tpx.serving.backends.python.services import write_log
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.frames import HEADER
 from tpx.serving.host import Host
+from tpx.serving.transport.frame_socket import HEADER
 
 _TIMEOUT_S = 600
 """Seconds to wait for a process that neither answers nor exits. Models may take minutes to import."""

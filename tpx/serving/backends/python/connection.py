@@ -12,10 +12,9 @@ import numpy as np
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.frames import HEADER
-from tpx.serving.backends.python.worker.rings import Ring, TensorMemory, copy_into
+from tpx.serving.transport.frame_socket import HEADER, FrameSocket
+from tpx.serving.transport.memory import BlockMemory, Blocks, copy_into
 
-_READ_BYTES = 256 << 10
 _TURN_NS = 2_000_000
 """Time for frames before the event loop handles other events: a model may stream thousands at once."""
 
@@ -55,61 +54,48 @@ class WorkerConnection:
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        memory: Sequence[TensorMemory],
+        memory: Sequence[BlockMemory],
         on_frame: OnFrame,
         on_gone: Callable[[], None],
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """`memory` is for tensors to the process, and from it."""
-        sock.setblocking(False)
         self._loop = loop
-        self._sock = sock
         self._on_frame = on_frame
+        self._on_gone = on_gone
         self._clock = clock
-        self._on_gone: Callable[[], None] | None = on_gone
-        self._buffer = bytearray(_READ_BYTES)
-        self._filled = 0
-        self._backlog: deque[memoryview] = deque()
-        self._waiting: list[bytes] = []
         self._copies: list[tuple[memoryview, Buffer | UnreadTensor]] = []
         """Blocks of the next frame that are not filled yet."""
         self._delayed: deque[_Delayed] = deque()
-        outgoing, incoming = memory
-        self._ring = Ring(outgoing)
-        self._incoming: TensorMemory | None = incoming
+        own, self._theirs = memory
+        self._blocks = Blocks(own)
         self._begun_at_the_end = 0
-        loop.add_reader(sock.fileno(), self._handle_readable)
+        self._socket = FrameSocket(loop, sock, self._handle_data, self._handle_gone)
 
     @property
     def open(self) -> bool:
-        return self._on_gone is not None
+        return self._socket.open
 
     @property
     def begun(self) -> int:
         """Number of the last batch that the process has started; 0 for none."""
-        if self._incoming is None:
-            return self._begun_at_the_end
-        return int.from_bytes(self._incoming.memory[:4], "little")
+        return self._theirs.words[0] if self.open else self._begun_at_the_end
 
     # sending
 
     def send(self, kind: int, parts: list[Buffer]) -> None:
         """Send a frame, or queue it until the socket is writable."""
+        if not self.open:
+            return
         frame = frames.framed(kind, parts)
-        self._ring.sent()
+        self._blocks.sent()
         if self._copies or self._delayed:
             copies, self._copies = self._copies, []
             self._delayed.append(_Delayed(frame, copies))
             if len(self._delayed) == 1:
                 self._copy_next()
         else:
-            self._add_frame(frame)
-
-    def _add_frame(self, frame: bytes) -> None:
-        if not self._waiting:
-            # frames of one turn of the loop are sent with one system call
-            self._loop.call_soon(self._flush)
-        self._waiting.append(frame)
+            self._socket.send(frame)
 
     def _copy_next(self) -> None:
         """Send the delayed frames until one whose tensors must be copied first."""
@@ -120,7 +106,7 @@ class WorkerConnection:
                 copying.add_done_callback(self._note_copied)
                 return
             self._delayed.popleft()
-            self._add_frame(frame)
+            self._socket.send(frame)
 
     def _note_copied(self, copying: "asyncio.Future[list[tuple[UnreadTensor, TpxError]]]") -> None:
         if copying.cancelled() or not self.open:
@@ -130,19 +116,6 @@ class WorkerConnection:
         self._delayed[0].copies.clear()
         self._copy_next()
 
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if not self.open:
-            return
-        data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
-        sent = 0
-        if not self._backlog:
-            sent = self._try_send(data)
-            if sent == len(data):
-                return
-            self._loop.add_writer(self._sock.fileno(), self._handle_writable)
-        self._backlog.append(memoryview(data)[sent:])
-
     def add_tensors(self, parts: list[Buffer], tensors: Sequence[Buffer | UnreadTensor]) -> None:
         """Append tensors to the parts of the next frame. Raises MemoryError."""
         frames.add_tensors(parts, tensors, self)
@@ -150,107 +123,51 @@ class WorkerConnection:
     def put(self, data: Buffer | UnreadTensor, size: int) -> int:
         """Implement frames.Memory: return the location of a tensor, which may be copied later."""
         if size < _COPIED_AT_ONCE_BYTES and isinstance(data, Buffer):
-            return self._ring.put(data, size)
-        start = self._ring.reserve(size)
-        self._copies.append((self._ring.block(start, size), data))
-        return start
+            return self._blocks.put(data, size)
+        location = self._blocks.reserve(size)
+        self._copies.append((self._blocks.block(location, size), data))
+        return location
 
     def drop_tensors(self) -> None:
         """Free the tensors that were added to a frame that is not sent."""
         self._copies.clear()
-        self._ring.take_back()
-
-    def _try_send(self, data: Buffer) -> int:
-        try:
-            return self._sock.send(data)
-        except OSError:
-            return 0  # the socket is full, or the peer has closed, which the reader reports
-
-    def _handle_writable(self) -> None:
-        while self._backlog:
-            data = self._backlog[0]
-            sent = self._try_send(data)
-            if sent < len(data):
-                self._backlog[0] = data[sent:]
-                return
-            self._backlog.popleft()
-        self._loop.remove_writer(self._sock.fileno())
+        self._blocks.take_back()
 
     # receiving
 
     def view(self, location: int, size: int) -> Buffer:
         """Return a tensor in the memory that the model writes to. Raises ValueError if it is no block."""
-        assert self._incoming is not None
-        return self._incoming.view(location, size)
+        return self._theirs.view(location, size)
 
-    def _handle_readable(self) -> None:
-        try:
-            count = self._sock.recv_into(memoryview(self._buffer)[self._filled :])
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        if not count:
-            self.close()
-            return
-        self._filled += count
-        if not self._handle_frames():
-            self._loop.remove_reader(self._sock.fileno())
-            self._loop.call_soon(self._resume)
-
-    def _resume(self) -> None:
-        """Handle the frames that a turn has left over, before more are read."""
-        if self.open and not self._handle_frames():
-            self._loop.call_soon(self._resume)
-        elif self.open:
-            self._loop.add_reader(self._sock.fileno(), self._handle_readable)
-
-    def _handle_frames(self) -> bool:
-        """Handle complete frames, for one turn at most. Return False if some are left and it is open."""
-        view, at, end = memoryview(self._buffer), 0, self._filled
-        start = HEADER.size
-        need = turn_ends_ns = 0
+    def _handle_data(self, data: memoryview) -> int:
+        """Handle complete frames, for one turn at most; return the number of bytes handled."""
+        at, end, start = 0, len(data), HEADER.size
+        turn_ends_ns = 0
         while end - at >= start:
-            size, kind = HEADER.unpack_from(view, at)
+            size, kind = HEADER.unpack_from(data, at)
             if end - at - start < size:
-                need = start + size
                 break
             if at:  # not the first one
                 now_ns = self._clock()
                 turn_ends_ns = turn_ends_ns or now_ns + _TURN_NS
                 if now_ns > turn_ends_ns:
                     break
-            body = view[at + start : at + start + size]
-            self._on_frame(kind, body)
-            if not self.open:
-                return True
+            self._on_frame(kind, data[at + start : at + start + size])
             at += start + size
-        # keep the beginning of an incomplete frame in a buffer large enough for all of it
-        rest = end - at
-        if need > len(self._buffer) or (rest and len(self._buffer) - end < _READ_BYTES // 2):
-            larger = bytearray(max(need, _READ_BYTES))
-            larger[:rest] = self._buffer[at:end]
-            self._buffer = larger
-        elif at and rest:
-            self._buffer[:rest] = self._buffer[at:end]
-        self._filled = rest
-        return need > 0 or rest < start
+            if not self.open:
+                break
+        return at
+
+    def _handle_gone(self) -> None:
+        self._delayed.clear()
+        self._copies.clear()
+        self._begun_at_the_end = self._theirs.words[0]
+        del self._blocks, self._theirs  # unmapped with its last view
+        self._on_gone()
 
     def close(self) -> None:
         """Close this end, which makes the process exit."""
-        if self._on_gone is None:
-            return
-        gone, self._on_gone = self._on_gone, None
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.remove_writer(self._sock.fileno())
-        self._sock.close()
-        self._backlog.clear()
-        self._delayed.clear()
-        self._copies.clear()
-        self._begun_at_the_end = self.begun
-        self._incoming = None
-        self._ring.close()
-        gone()
+        self._socket.close()
 
 
 def _copy_all(

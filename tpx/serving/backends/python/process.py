@@ -24,7 +24,7 @@ from pathlib import Path
 from tpx.errors import Code, LoadError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.python.fork_server import CHILD, ForkedProcess, fork_server
-from tpx.serving.backends.python.worker.rings import TensorMemory, reserve_memory
+from tpx.serving.transport.memory import BlockMemory, reserve_memory
 
 _SHORTAGES = frozenset((errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM))
 
@@ -47,7 +47,7 @@ class ChildProcess:
 
     def __init__(self, interpreter: Interpreter, directory: Path) -> None:
         """Start the process; blocks until it has started. Raises LoadError."""
-        self.memory: list[TensorMemory] = []
+        self.memory: list[BlockMemory] = []
         """For tensors to the process, and from it."""
         with ExitStack() as child_ends, ExitStack() as own_ends:
             try:

@@ -17,6 +17,7 @@ from tpx.serving.backends.python.worker.errors import ErrorCode, TritonError, Tr
 from tpx.serving.backends.python.worker.request import InferenceRequest
 from tpx.serving.backends.python.worker.response import InferenceResponse
 from tpx.serving.backends.python.worker.tensor import Tensor
+from tpx.serving.transport.memory import Buffer
 
 _KEPT_BYTES = 16 << 20
 """Bytes of responses that an iterator keeps so that it can be iterated again."""
@@ -86,7 +87,7 @@ class Calls:
         head = frames.encode_head([tensor._make_head() for tensor in request._inputs], extra)
         self._calls[number] = call
         identity = request._request_id.encode()
-        parts: list[frames.Buffer] = [frames.HANDLE.pack(number, len(head), len(identity)), head, identity]
+        parts: list[Buffer] = [frames.HANDLE.pack(number, len(head), len(identity)), head, identity]
         self.channel.send(frames.CALL, parts, [tensor._encode() for tensor in request._inputs])
         return number
 

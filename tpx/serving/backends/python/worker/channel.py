@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tpx.serving.backends.python.worker import frames
-from tpx.serving.backends.python.worker.frames import HEADER, Buffer
-from tpx.serving.backends.python.worker.rings import Ring, TensorMemory
 from tpx.serving.backends.python.worker.waiting import Waiting
+from tpx.serving.transport.frame_socket import HEADER
+from tpx.serving.transport.memory import BlockMemory, Blocks, Buffer
 
 _READ_BYTES = 32 << 10
 """Below the size from which the allocator maps memory anew for each read."""
@@ -30,7 +30,7 @@ class Channel:
     """Frames in both directions, and the shared memory for their tensors."""
 
     def __init__(
-        self, sock: socket.socket, incoming: TensorMemory, outgoing: TensorMemory, on_frame: OnFrame
+        self, sock: socket.socket, incoming: BlockMemory, outgoing: BlockMemory, on_frame: OnFrame
     ) -> None:
         self._sock = sock
         self._on_frame = on_frame
@@ -39,10 +39,10 @@ class Channel:
         self._changed = threading.Condition(threading.Lock())
         self._reading = False
         self._rest = b""
-        self._ring = Ring(outgoing)
+        self._blocks = Blocks(outgoing)
         self.view = incoming.view
         """Returns a tensor in the memory that the server writes to."""
-        self._begun = outgoing.memory[:4].cast("I")
+        self._begun = outgoing.words
         self._pump: threading.Thread | None = None
         self._kept: list[bytes] = []
 
@@ -61,11 +61,11 @@ class Channel:
                 for own, tensors in entries:
                     parts += own
                     if tensors:
-                        frames.add_tensors(parts, tensors, self._ring)
+                        frames.add_tensors(parts, tensors, self._blocks)
             except MemoryError:
-                self._ring.take_back()
+                self._blocks.take_back()
                 raise
-            self._ring.sent()
+            self._blocks.sent()
             if keep:
                 self._kept.append(frames.framed(kind, parts))
             else:
@@ -75,7 +75,7 @@ class Channel:
     def free_bytes(self) -> int:
         """Bytes of shared memory for tensors to the server."""
         with self._sending:
-            return self._ring.free_bytes
+            return self._blocks.free_bytes
 
     def flush(self) -> None:
         """Send the kept frame."""

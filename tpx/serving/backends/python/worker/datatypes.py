@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpx.serving.backends.python.worker.frames import Buffer
+from tpx.serving.transport.memory import Buffer
 
 Array = npt.NDArray[Any]
 """An array of any datatype."""

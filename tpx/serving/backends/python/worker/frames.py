@@ -10,16 +10,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any, NamedTuple, Protocol, TypeVar, Union, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-Buffer = Union[bytes, bytearray, memoryview]
+from tpx.serving.transport.frame_socket import HEADER
+from tpx.serving.transport.memory import Buffer
+
 Words = dict[str, Any]
 """JSON values in a frame."""
 _Tensor = TypeVar("_Tensor", bound=Sized)
 _Written = TypeVar("_Written", bound=Sized, contravariant=True)
-
-HEADER = struct.Struct("<IB")
-"""Length of the rest of the frame, and the kind."""
 
 # from the server
 INITIALIZE, EXECUTE, CANCEL, CREDIT, REPLY, RESULT, FINALIZE, COMPLETE_CONFIG = range(1, 9)

@@ -24,9 +24,9 @@ from tpx.serving.backends.python.worker.channel import Channel, ServerGone
 from tpx.serving.backends.python.worker.errors import described
 from tpx.serving.backends.python.worker.execution import Execution
 from tpx.serving.backends.python.worker.model_config import ModelConfig
-from tpx.serving.backends.python.worker.rings import TensorMemory
 from tpx.serving.backends.python.worker.runtime import RUNTIME
 from tpx.serving.backends.python.worker.services import Reports
+from tpx.serving.transport.memory import BlockMemory
 
 
 def main(descriptor: int, lifeline: int, questions: int, from_server: int, to_server: int) -> None:
@@ -44,7 +44,7 @@ def main(descriptor: int, lifeline: int, questions: int, from_server: int, to_se
     for end in (descriptor, lifeline, questions):
         os.set_inheritable(end, False)  # programs that the model starts must not hold them open
     sock = socket.socket(fileno=descriptor)
-    incoming, outgoing = TensorMemory(from_server), TensorMemory(to_server)
+    incoming, outgoing = BlockMemory(from_server), BlockMemory(to_server)
     os.close(from_server)
     os.close(to_server)
     os.register_at_fork(after_in_child=incoming.abandon)
@@ -70,7 +70,7 @@ class _ModelProcess:
     """Handles frames one after another."""
 
     def __init__(
-        self, sock: socket.socket, questions: int, incoming: TensorMemory, outgoing: TensorMemory
+        self, sock: socket.socket, questions: int, incoming: BlockMemory, outgoing: BlockMemory
     ) -> None:
         self._questions = questions
         self._channel = Channel(sock, incoming, outgoing, self._handle_frame)

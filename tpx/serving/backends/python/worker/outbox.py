@@ -15,6 +15,7 @@ from contextlib import suppress
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.channel import Entry, ServerGone
 from tpx.serving.backends.python.worker.execution import Execution
+from tpx.serving.transport.memory import Buffer
 
 _LENGTH = struct.Struct("<I")
 _REAL = struct.Struct("<f")
@@ -65,7 +66,7 @@ class Outbox:
 
     def post(self, handle: int, fields: Fields) -> bool:
         """Send a response. Return False if the client is too far behind to get any more."""
-        parts: list[frames.Buffer] = [
+        parts: list[Buffer] = [
             _LENGTH.pack(len(value)) + value
             if isinstance(value, bytes)
             else (_REAL if isinstance(value, float) else _LENGTH).pack(value)
@@ -91,7 +92,7 @@ class Outbox:
         self._put(handle, [start, frames.STATUS.pack(frames.ERROR, len(text)), bytes([code]), text], [])
         self._execution.forget(handle)
 
-    def _put(self, handle: int, own: list[frames.Buffer], tensors: list[frames.Buffer]) -> None:
+    def _put(self, handle: int, own: list[Buffer], tensors: list[Buffer]) -> None:
         with self._lock:
             self._ready.append((own, tensors))
             if self._by_step:

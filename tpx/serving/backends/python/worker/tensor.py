@@ -16,7 +16,8 @@ from tpx.serving.backends.python.worker.datatypes import (
 )
 from tpx.serving.backends.python.worker.dlpack import Capsule
 from tpx.serving.backends.python.worker.errors import TritonModelException
-from tpx.serving.backends.python.worker.frames import Buffer, TensorHead
+from tpx.serving.backends.python.worker.frames import TensorHead
+from tpx.serving.transport.memory import Buffer
 
 _CPU = (1, 0)
 """DLPack's device for host memory."""
