@@ -103,8 +103,8 @@ test-soak: $(VENV)/.test
 
 WITH_FRONTENDS := tests/e2e tests/serving/frontends tests/hostile tests/soak
 test-frontends: $(VENV)/.test
-	TPX_TEST_FRONTENDS=1 $(BIN)/python -m pytest -q -p no:cacheprovider $(WITH_FRONTENDS)
-	TPX_TEST_FRONTENDS=2 $(BIN)/python -m pytest -q -p no:cacheprovider $(WITH_FRONTENDS)
+	TPX_TEST_FRONTENDS=1 $(PYTEST) $(SPREAD) $(WITH_FRONTENDS)
+	TPX_TEST_FRONTENDS=2 $(PYTEST) $(SPREAD) $(WITH_FRONTENDS)
 
 # the messages once more with the protobuf that users get: among the tests' own packages tritonclient holds it back
 OF_PROTOBUF := $(wildcard tests/protocol/test_config_*.py) tests/protocol/test_messages.py \
