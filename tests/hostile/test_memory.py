@@ -242,7 +242,7 @@ def test_l3_a_body_waits_for_memory_and_is_refused_then(frugal: Siege) -> None:
 
 @one_budget
 def test_l3_bodies_that_do_not_go_on_make_room_for_one_that_does(frugal: Siege) -> None:
-    x = {"name": "x", "datatype": "FP32", "shape": [1, 2_000_000], "data": [1] * 2_000_000}
+    x = {"name": "x", "datatype": "FP32", "shape": [1, 1_000_000], "data": [1] * 1_000_000}
     with contextlib.ExitStack() as crowd:
         for _ in range(8):
             crowd.enter_context(wire.connect(frugal.http)).sendall(HALF + bytes(1000))

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.serving.backends.language.chats import USER, check_a_stream_has_the_text_of_the_whole_response
 from tests.serving.backends.llamacpp.models import write_texts, write_tiny
-from tests.serving.live import Live, reset, serving
+from tests.serving.live import Live, in_one_process, reset, serving
 from tests.waiting import eventually
 
 KEY = "sk-secret"
@@ -196,6 +196,7 @@ def test_embeddings_are_vectors_of_the_model_s_width(client: openai.OpenAI) -> N
     assert answer.data[0].embedding != answer.data[1].embedding
 
 
+@in_one_process
 def test_documents_are_ranked_by_a_model_that_does(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
     fields = {"model": "ranks", "query": "the lamb", "documents": ["a lion", "the lamb of God"]}
@@ -393,6 +394,7 @@ def test_the_metrics_page_has_vllm_s_series(live: Live, client: openai.OpenAI) -
     )
 
 
+@in_one_process
 def test_the_log_has_the_tokens_of_a_request(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
     asked = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 4, "ignore_eos": True}
