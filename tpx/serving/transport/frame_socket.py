@@ -24,8 +24,8 @@ _READ_BYTES = 256 << 10
 class FrameSocket:
     """One end of a socket.
 
-    `on_data` is called with at least one complete frame and returns the number of bytes handled; it is called
-    again with the rest. `on_gone` is called once, when the other end has closed, has sent an invalid
+    `on_data` is called with what has come, handles complete frames and returns their size; it is called again
+    with the rest. `on_gone` is called once, when the other end has closed, has sent an invalid
     length, or `close` was called.
     """
 
@@ -128,38 +128,33 @@ class FrameSocket:
 
     def _handle_data(self) -> bool:
         """Handle complete frames. Return True if it is open and some are left."""
-        at, end = 0, self._filled
-        need = self._measure_frame(0)
-        if need <= end:
-            self._reads = True
-            try:
-                at = self._on_data(memoryview(self._buffer)[:end])
-            finally:
-                self._reads = False
-            if not self.open:
-                return False
+        end = self._filled
+        self._reads = True
+        try:
+            at = self._on_data(memoryview(self._buffer)[:end])
+        finally:
+            self._reads = False
+        if self._on_gone is None:
+            return False
+        if self._waiting:
             self.flush()
-            need = self._measure_frame(at)
+        rest = self._filled = end - at
+        if not rest:
+            return False
+        need = HEADER.size
+        if rest >= need:
+            need += HEADER.unpack_from(self._buffer, at)[0]
         if need > MOST_BYTES:
             self.close()
             return False
         # keep the beginning of an incomplete frame in a buffer large enough for all of it
-        rest = end - at
-        if need > len(self._buffer) or (rest and len(self._buffer) - end < _READ_BYTES // 2):
+        if need > len(self._buffer) or len(self._buffer) - end < _READ_BYTES // 2:
             larger = bytearray(max(need, _READ_BYTES))
             larger[:rest] = self._buffer[at:end]
             self._buffer = larger
-        elif at and rest:
+        elif at:
             self._buffer[:rest] = self._buffer[at:end]
-        self._filled = rest
         return need <= rest
-
-    def _measure_frame(self, at: int) -> int:
-        """Return the size of the frame that begins there, at least that of its header."""
-        if self._filled - at < HEADER.size:
-            return HEADER.size
-        size: int = HEADER.unpack_from(self._buffer, at)[0]
-        return HEADER.size + size
 
     def close(self) -> None:
         """Close this end; the other one reads its end."""
