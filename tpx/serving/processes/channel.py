@@ -35,8 +35,6 @@ _ALIKE = 64
 _TICK_S = 1
 _LOOK_S = 0.002
 """Seconds between looks at what the peer has released, while it holds so much that the limit is near."""
-_LOOKS = 4
-"""Blocks whose release is checked in each turn."""
 _AMPLE = 3 / 4
 """Fraction of the limit above which the peer has a backlog: models that produce responses ahead pause."""
 GENERATION, READY, IN_FLIGHT, PENDING = 0, 1, 2, 3
@@ -265,12 +263,14 @@ class FrameChannel:
         except Exception as exc:  # noqa: BLE001 (one channel's boundary)
             self._end(exc)
         if self._blocks.used_bytes:
-            self._blocks.collect(_LOOKS)
+            self._blocks.collect(1)
         return self._at
 
     def _read_frames(self, data: memoryview) -> Iterator[Arrived]:
         """Yield complete frames, up to a limit. Raises ValueError for invalid ones."""
         at, most, end = 0, _AT_ONCE, len(data)
+        if HEADER.size <= end < _HEAD.size and HEADER.unpack_from(data)[0] < HEAD_BYTES:
+            raise ChannelBroken("a frame that is shorter than its head")
         while most > 0 and end - at >= _HEAD.size:
             fields: Fields = _HEAD.unpack_from(data, at)
             length, _, flags, number, _, _, meta_size = fields
@@ -289,8 +289,6 @@ class FrameChannel:
             most -= len(numbers)
             self._at = at = at + size * len(numbers)
             yield fields, numbers, several
-        if not at:  # although there is a complete frame
-            raise ChannelBroken("a frame that is shorter than its head")
 
     def open(self, arrived: Arrived) -> Iterator[ReceivedFrame]:
         """Yield frames with their metadata and payload. Raises ValueError."""
@@ -315,6 +313,8 @@ class FrameChannel:
 
     def close(self) -> None:
         """Stop sending and receiving. Memory that is still viewed stays mapped."""
+        if self._on_frames is _do_nothing:
+            return
         # break the cycle: memory is freed with its last view, not by the collector
         self._on_frames = self._on_end = self.on_backlog = _do_nothing
         self._ticker.cancel()

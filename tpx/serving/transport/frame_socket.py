@@ -19,14 +19,16 @@ HEADER = struct.Struct("<IB")
 MOST_BYTES = 1 << 30
 """Maximum length of a frame: large tensors are in shared memory."""
 _READ_BYTES = 256 << 10
+_SEND_BYTES = 1 << 20
+"""Bytes that the kernel is asked to keep until the other end reads; it allows less."""
 
 
 class FrameSocket:
     """One end of a socket.
 
-    `on_data` is called with at least one complete frame and returns the number of bytes handled; it is called
-    again with the rest. `on_gone` is called once, when the other end has closed, has sent an invalid
-    length, or `close` was called.
+    `on_data` is called with what has come, handles complete frames and returns their size; it is called again
+    with the rest. `on_gone` is called once, when the other end has closed or has sent an invalid length, or
+    by `close`.
     """
 
     def __init__(
@@ -37,12 +39,13 @@ class FrameSocket:
         on_gone: Callable[[], None],
     ) -> None:
         sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         self._loop = loop
         self._sock = sock
         self._on_data = on_data
         self._on_gone: Callable[[], None] | None = on_gone
         self.on_blocked: Callable[[], None] = lambda: None
-        """Called when `queued_bytes` becomes 0 or another number."""
+        """Called when frames begin to queue, and when all of them have been sent."""
         self._buffer = bytearray(_READ_BYTES)
         self._filled = 0
         self._reads = False
@@ -74,15 +77,16 @@ class FrameSocket:
         waiting.clear()
         if not self.open:
             return
-        sent = 0
-        if not self._backlog:
-            sent = self._try_send(data)
-            if sent == len(data):
-                return
+        if self._backlog:
+            self._backlog.append(memoryview(data))
+            self.queued_bytes += len(data)
+            return
+        sent = self._try_send(data)
+        if sent < len(data):
+            self._backlog.append(memoryview(data)[sent:])
+            self.queued_bytes = len(data) - sent
             self._loop.add_writer(self._sock.fileno(), self._handle_writable)
-        self._backlog.append(memoryview(data)[sent:])
-        self.queued_bytes += len(data) - sent
-        self.on_blocked()
+            self.on_blocked()
 
     def _try_send(self, data: Buffer) -> int:
         try:
@@ -128,38 +132,35 @@ class FrameSocket:
 
     def _handle_data(self) -> bool:
         """Handle complete frames. Return True if it is open and some are left."""
-        at, end = 0, self._filled
-        need = self._measure_frame(0)
-        if need <= end:
-            self._reads = True
-            try:
-                at = self._on_data(memoryview(self._buffer)[:end])
-            finally:
-                self._reads = False
-            if not self.open:
-                return False
+        end = self._filled
+        self._reads = True
+        try:
+            at = self._on_data(memoryview(self._buffer)[:end])
+        finally:
+            self._reads = False
+        if self._on_gone is None:
+            return False
+        if self._waiting:
             self.flush()
-            need = self._measure_frame(at)
+        rest = self._filled = end - at
+        if not rest:
+            if end > _READ_BYTES:
+                self._buffer = bytearray(_READ_BYTES)
+            return False
+        need = HEADER.size
+        if rest >= need:
+            need += HEADER.unpack_from(self._buffer, at)[0]
         if need > MOST_BYTES:
             self.close()
             return False
         # keep the beginning of an incomplete frame in a buffer large enough for all of it
-        rest = end - at
-        if need > len(self._buffer) or (rest and len(self._buffer) - end < _READ_BYTES // 2):
-            larger = bytearray(max(need, _READ_BYTES))
+        if need > len(self._buffer):
+            larger = bytearray(need)
             larger[:rest] = self._buffer[at:end]
             self._buffer = larger
-        elif at and rest:
+        elif at:
             self._buffer[:rest] = self._buffer[at:end]
-        self._filled = rest
         return need <= rest
-
-    def _measure_frame(self, at: int) -> int:
-        """Return the size of the frame that begins there, at least that of its header."""
-        if self._filled - at < HEADER.size:
-            return HEADER.size
-        size: int = HEADER.unpack_from(self._buffer, at)[0]
-        return HEADER.size + size
 
     def close(self) -> None:
         """Close this end; the other one reads its end."""

@@ -15,6 +15,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any, Union
 
@@ -39,8 +40,6 @@ _WORTH_BYTES = 64 << 10
 """Smallest block behind them whose pages are returned to the system when it is freed."""
 _KEPT_TICKS = 5
 """Number of calls of `tick` without a block in use after which all pages are returned to the system."""
-_LOOKS = 8
-"""Blocks in use whose flags are checked for each allocation. More than one, so that they cannot pile up."""
 
 
 def create_memory(size: int) -> tuple[int, BlockMemory]:
@@ -100,12 +99,10 @@ class BlockMemory:
 
     def _release(self, location: int, size: int) -> None:
         """Free a block that is no longer viewed; called in any thread."""
-        if self._abandoned:
-            return
-        flag = location >> _UNIT_BITS
-        if self.flags[flag] == _SENT:
-            self.drop_pages(location, size)
-        self.flags[flag] = 0
+        if not self._abandoned:
+            if location + size > _KEPT_BYTES and self.flags[location >> _UNIT_BITS] == _SENT:
+                self.drop_pages(location, size)
+            self.flags[location >> _UNIT_BITS] = 0
 
     def abandon(self) -> None:
         """Free no more blocks, because this process is a fork of the one that reads them."""
@@ -139,6 +136,7 @@ class _Lease:
         self._ended(self._location, self._size)
 
 
+@lru_cache(maxsize=1024)
 def block_size(size: int) -> int:
     """Round up to a block size: 4, 5, 6 or 7 times a power of two, in whole units."""
     step = max(_UNIT_BYTES, (1 << max(0, size - 1).bit_length()) // (2 * _STEPS))
@@ -186,7 +184,9 @@ class Blocks:
         """Return the location of a block to fill, which is freed by the reader. Raises MemoryError."""
         size = block_size(size)
         location = self._allocate(size)
-        self._lend(location, size, _SENT)
+        self._memory.flags[location >> _UNIT_BITS] = _SENT
+        self._read.append((location, size, ()))
+        self._unsent.append(location)
         return location
 
     def block(self, location: int, size: int) -> memoryview:
@@ -216,13 +216,10 @@ class Blocks:
         location = first - self._memory.address
         if not self._memory.start <= location < self._next or self._memory.flags[location >> _UNIT_BITS]:
             return None
-        self._lend(location, 0, _PINNED, parts)
-        return location
-
-    def _lend(self, location: int, size: int, flag: int, parts: Sequence[Buffer] = ()) -> None:
-        self._memory.flags[location >> _UNIT_BITS] = flag
-        self._read.append((location, size, parts))
+        self._memory.flags[location >> _UNIT_BITS] = _PINNED
+        self._read.append((location, 0, parts))
         self._unsent.append(location)
+        return location
 
     def sent(self) -> None:
         """Leave the blocks reserved since the last call to the reader."""
@@ -234,27 +231,26 @@ class Blocks:
             self._memory.flags[location >> _UNIT_BITS] = 0
         self._unsent.clear()
 
-    def fits(self, size: int) -> bool:
-        """Return whether a block of this size can ever be allocated."""
-        return block_size(size) <= self._memory.size - self._memory.start
-
     @property
     def free_bytes(self) -> int:
         """Bytes that no block occupies, or only one that has been freed."""
         self.collect()
         return self._memory.size - self._memory.start - self.used_bytes
 
-    def collect(self, most: int | None = None) -> None:
-        """Free the blocks that neither side needs any more, among the `most` checked longest ago."""
+    def collect(self, in_use: int | None = None) -> None:
+        """Free the blocks that neither side needs any more, from those checked longest ago on, until `in_use`
+        others were found.
+        """
         read, flags = self._read, self._memory.flags
-        for _ in range(len(read) if most is None else min(most, len(read))):
-            entry = read.popleft()
-            location, size, _ = entry
+        left = len(read) if in_use is None else in_use
+        while left and read:
+            location, size, parts = read.popleft()
             if flags[location >> _UNIT_BITS]:
-                read.append(entry)
+                read.append((location, size, parts))
+                left -= 1
             elif size:
                 self._free_block(location, size)
-            del entry, _  # an array may end with its pinned parts
+            del parts  # an array may end with its pinned parts
         while self._unviewed:
             location, size = self._unviewed.popleft()
             self._memory.drop_pages(location, size)
@@ -266,7 +262,7 @@ class Blocks:
         heappush(self._free.setdefault(size, []), location)
 
     def _allocate(self, size: int) -> int:
-        self.collect(_LOOKS)
+        self.collect(1)
         location = self._find(size)
         if location is None:
             self.collect()
@@ -297,10 +293,12 @@ class Blocks:
             self._memory.drop_pages(self._memory.start, self._memory.size - self._memory.start, kept=0)
 
     def close(self) -> None:
-        """Stop charging: what is in use belongs to the other side, and is freed with its last view."""
+        """Stop allocating and charging: the memory is unmapped with its last view."""
         self._charge(-self.used_bytes)
         self._charge = lambda _: None
+        self.used_bytes = 0
         self._read.clear()
+        del self._memory
 
 
 def _get_address(part: Buffer) -> int:

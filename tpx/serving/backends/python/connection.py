@@ -85,8 +85,6 @@ class WorkerConnection:
 
     def send(self, kind: int, parts: list[Buffer]) -> None:
         """Send a frame, or queue it until the socket is writable."""
-        if not self.open:
-            return
         frame = frames.framed(kind, parts)
         self._blocks.sent()
         if self._copies or self._delayed:
@@ -141,7 +139,7 @@ class WorkerConnection:
 
     def _handle_data(self, data: memoryview) -> int:
         """Handle complete frames, for one turn at most; return the number of bytes handled."""
-        at, end, start = 0, len(data), HEADER.size
+        at, end, start, sock = 0, len(data), HEADER.size, self._socket
         turn_ends_ns = 0
         while end - at >= start:
             size, kind = HEADER.unpack_from(data, at)
@@ -154,7 +152,7 @@ class WorkerConnection:
                     break
             self._on_frame(kind, data[at + start : at + start + size])
             at += start + size
-            if not self.open:
+            if not sock.open:
                 break
         return at
 
@@ -162,7 +160,8 @@ class WorkerConnection:
         self._delayed.clear()
         self._copies.clear()
         self._begun_at_the_end = self._theirs.words[0]
-        del self._blocks, self._theirs  # unmapped with its last view
+        self._blocks.close()
+        del self._theirs  # unmapped with its last view
         self._on_gone()
 
     def close(self) -> None:
