@@ -21,6 +21,7 @@ from tpx.errors import MeasurementError
 
 BENCHES = (
     "light",
+    "floor",
     "python_backend",
     "ensemble",
     "sequences",

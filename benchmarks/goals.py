@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.benches import agreement, analyzers, few_in_flight
+from benchmarks.benches import agreement, analyzers, few_in_flight, floor
+from benchmarks.models import IDENTITY
 from benchmarks.results import Cell
 
 
@@ -46,6 +47,9 @@ def goals() -> Iterator[Goal]:
         for concurrency in (1, 4):
             cell = f"gap {protocol} c={concurrency}"
             yield Goal(bench="light", cell=cell, figure="throughput", over="triton", at_least=1.0)
+    for case in floor.cases():
+        most = 2.0 if case.served.model is IDENTITY else 1.5
+        yield Goal(bench=floor.NAME, cell=case.name, figure="over_floor", at_most=most)
     for protocol in ("grpc", "http"):
         python = {"bench": "python_backend", "over": "triton"}
         yield Goal(**python, cell=f"identity {protocol} c=16", figure="throughput", at_least=1.5)

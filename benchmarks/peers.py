@@ -26,7 +26,7 @@ CUDA_RUNTIME = "nvidia-cuda-runtime-cu12"
 MODEL_ANALYZER = "triton-model-analyzer==1.58.0"
 AIPERF = "aiperf==0.13.0"
 MLSERVER = "mlserver>=1.7,<1.8"
-DEBIAN = {"wrk": "wrk", "h2load": "nghttp2-client"}
+DEBIAN = {"wrk": "wrk", "h2load": "nghttp2-client", "gcc": "gcc"}
 """Programs, and the Debian packages they are in."""
 INSTALL_S = 900.0
 
@@ -39,7 +39,7 @@ class Peers:
         self._refused: dict[str, str] = {}
 
     def tool(self, name: str) -> str:
-        """Path of wrk or h2load."""
+        """Path of a program of `DEBIAN`."""
         self._once(name, lambda: _apt([DEBIAN[name]], unless=lambda: bool(shutil.which(name))))
         return str(shutil.which(name))
 

@@ -22,7 +22,7 @@ POLL_S = 0.005
 class Launch:
     """How a server is started, and where it will listen."""
 
-    kind: Kind
+    kind: str
     argv: tuple[str, ...]
     env: Mapping[str, str]
     http_port: int

@@ -2,7 +2,10 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -12,12 +15,13 @@ from tests.protocol.grpc.service import Service as GrpcService
 from tests.protocol.http1.service import Service as HttpService
 from tests.protocol.http2.raw import grpc_headers
 from tpx.protocol.compression import Inflater
-from tpx.protocol.grpc.framing import frame_message
+from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.server import connection_factory as grpc_connections
 from tpx.protocol.http1.server import HttpLimits, connection_factory
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE
+from tpx.protocol.http2.connection import Http2Connection
+from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, Setting
 from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.listener import Listener
 from tpx.protocol.read_buffer import Turns
@@ -58,8 +62,8 @@ def listening() -> Listener:
     return listener
 
 
-def grpc(listener: Listener) -> Transport:
-    transport = Transport()
+def grpc(listener: Listener, transport: Transport | None = None) -> Transport:
+    transport = transport or Transport()
     connection = grpc_connections(listener, GrpcLimits(), GrpcService().methods(), Inflater())()
     transport.set_protocol(connection)
     connection.connection_made(transport)
@@ -164,3 +168,91 @@ async def test_a_connection_that_waits_again_comes_after_the_others() -> None:
     assert "".join(log) == "ab"
     await asyncio.sleep(0)
     assert "".join(log) == "aba"
+
+
+def messages_of(written: bytes) -> dict[int, bytes]:
+    """The first message of each stream that is answered."""
+    data: dict[int, bytes] = {}
+    at = 0
+    while at < len(written):
+        high, low, kind, _, stream_id = frames.header_at(written, at)
+        start, at = at + frames.HEADER_BYTES, at + frames.HEADER_BYTES + (high << 16 | low)
+        if kind == DATA:
+            data[stream_id] = data.get(stream_id, b"") + written[start:at]
+    return {stream_id: framed[PREFIX_BYTES:] for stream_id, framed in data.items()}
+
+
+class Piped(Transport):
+    """Is read from a socket, as by the event loop."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        super().__init__()
+        near.setblocking(False)
+        self._near, self._far = near, far
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._near if name == "socket" else default
+
+    def feed(self, piece: bytes) -> None:
+        if not isinstance(self.protocol, asyncio.BufferedProtocol):
+            super().feed(piece)
+            return
+        self._far.sendall(piece)
+        with suppress(BlockingIOError):
+            while True:
+                self.protocol.buffer_updated(self._near.recv_into(self.protocol.get_buffer(-1)))
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    near, far = socket.socketpair()
+    with near, far:
+        yield near, far
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("piped", [False, True])
+@pytest.mark.parametrize("frame_bytes", [1000, frames.DEFAULT_FRAME_BYTES, 1 << 18])
+@pytest.mark.parametrize("read_bytes", [999, 1 << 16, 3 << 16])
+async def test_large_messages_come_whole_however_frames_interleave_and_reads_cut_them(
+    sockets: tuple[socket.socket, socket.socket], read_bytes: int, frame_bytes: int, piped: bool, streams: int
+) -> None:
+    texts = bytes(range(256)) * 900, bytes(range(255, -1, -1)) * 1000, bytes(range(1, 251)) * 700
+    sent = {2 * number + 1: text for number, text in enumerate(texts[:streams])}
+    peer = grpc(Listener(), Piped(*sockets) if piped else None)
+    data = frames.settings_frame({Setting.INITIAL_WINDOW_SIZE: 1 << 20}) + frames.window_update(0, 1 << 20)
+    pieces: list[tuple[int, int, bytes]] = []
+    for stream_id, message in sent.items():
+        data += frames.frame(HEADERS, END_HEADERS, stream_id, encode_stateless(grpc_headers(ECHO)))
+        framed = frame_message(message)
+        pieces += [
+            (at, stream_id, framed[at : at + frame_bytes]) for at in range(0, len(framed), frame_bytes)
+        ]
+    for at, stream_id, piece in sorted(pieces):
+        last = at + frame_bytes >= PREFIX_BYTES + len(sent[stream_id])
+        data += frames.frame(DATA, END_STREAM if last else 0, stream_id, piece)
+    for at in range(0, len(data), read_bytes):
+        peer.feed(data[at : at + read_bytes])
+        while not peer.reading:  # noqa: ASYNC110 (the loop's turns are what is waited for)
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert messages_of(bytes(peer.written)) == sent
+
+
+async def test_reads_bring_ever_more_frames_of_a_large_message_at_once(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    peer = grpc(Listener(), Piped(*sockets))
+    connection = peer.protocol
+    assert isinstance(connection, Http2Connection)
+    size, count = frames.DEFAULT_FRAME_BYTES, 10
+    peer.feed(frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(ECHO))))
+    first = frames.frame(DATA, 0, 1, frame_message(bytes(size * count))[:size])
+    peer.feed(first[:-1])  # from now on, large messages are read in place
+    assert isinstance(peer.protocol, asyncio.BufferedProtocol)
+    sockets[1].sendall(first[-1:] + frames.frame(DATA, 0, 1, bytes(size)) * (count - 2))
+    left = []
+    for _ in range(3):
+        peer.protocol.get_buffer(-1)
+        left.append(connection.streams[1].missing - PREFIX_BYTES)
+    assert left == [size * frames_left for frames_left in (8, 2, 1)]

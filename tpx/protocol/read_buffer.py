@@ -26,6 +26,8 @@ the event loop may read the same connection again in the same iteration.
 UNLIMITED_BYTES = 1024
 """Reads up to this size skip the time share: they hold one or a few requests."""
 SHARE_S = 0.002
+_BEGINNING_BYTES = 4 << 10
+"""Size of reads that may begin a large message: what they bring of it is copied again."""
 
 
 class Turns:
@@ -115,6 +117,15 @@ class BufferedReader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handle the bytes of a read that did not go into a `next_buffer`."""
 
+    @property
+    def continues(self) -> bool:
+        """True if the next bytes continue a message, False if one may begin with them."""
+        return False
+
+    def scratch_received(self, data: memoryview) -> None:
+        """Handle the bytes of a read, which are overwritten by the next read of any connection."""
+        self.data_received(bytes(data))
+
     @abstractmethod
     def next_buffer(self) -> memoryview | None:
         """Return the buffer for the next bytes, or None if their destination is unknown."""
@@ -136,6 +147,7 @@ class _IntoBuffers(asyncio.BufferedProtocol):
     def __init__(self, connection: BufferedReader, scratch: memoryview) -> None:
         self._connection = connection
         self._scratch = scratch
+        self._beginning = scratch[:_BEGINNING_BYTES]
         self._buffer: memoryview | None = None
         # bound directly, which saves a call per event
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
@@ -145,12 +157,13 @@ class _IntoBuffers(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         self._buffer = buffer = self._connection.next_buffer()
-        return self._scratch if buffer is None else buffer
+        if buffer is not None:
+            return buffer
+        return self._scratch if self._connection.continues else self._beginning
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._buffer is None:
-            # a copy: all connections share the scratch buffer
-            self._connection.data_received(bytes(self._scratch[:nbytes]))
+            self._connection.scratch_received(self._scratch[:nbytes])
         else:
             self._connection.buffer_received(nbytes)
 

@@ -18,7 +18,7 @@ Buffer = bytes | bytearray | memoryview
 Array = npt.NDArray[Any]
 """Array of any datatype."""
 
-SCRATCH_BYTES = 64 << 10
+SCRATCH_BYTES = 256 << 10
 ALIGNMENT = 64
 
 Allocator = Callable[[int], npt.NDArray[np.uint8]]

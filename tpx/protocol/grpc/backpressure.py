@@ -191,12 +191,6 @@ class RequestStream:
         else:
             shared.connection.await_turn(self._call)
 
-    def absorb(self, data: bytes, start: int, stop: int) -> bool:
-        """Consume DATA from the middle of a message. Returns False, consuming nothing, if it is
-        anything else.
-        """
-        return self._call.withheld is None and self.reader.absorb(data, start, stop)
-
     def next_buffer(self, remaining: int) -> memoryview | None:
         """Return a buffer to read the next bytes of a large message into, or None."""
         return self.reader.next_buffer(remaining) if self._call.withheld is None else None

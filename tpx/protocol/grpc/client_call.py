@@ -116,6 +116,13 @@ class ClientCall(Stream):
         self.we_ended = False
         self.refusals = 0
 
+    @property
+    def missing(self) -> int:
+        return self.reader.missing if self.reader is not None else 0
+
+    def absorb(self, data: Buffer, start: int, stop: int) -> bool:
+        return self.reader is not None and self.reader.absorb(data, start, stop)
+
     def next_buffer(self, remaining: int) -> memoryview | None:
         return self.reader.next_buffer(remaining) if self.reader is not None else None
 

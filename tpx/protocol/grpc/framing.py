@@ -70,6 +70,11 @@ class MessageReader:
         return self._buffer is None and not self._prefix
 
     @property
+    def missing(self) -> int:
+        """Bytes to come of the message that is being assembled."""
+        return len(self._buffer) - self._filled if self._buffer is not None else 0
+
+    @property
     def progress(self) -> tuple[int, int, int]:
         """Value that changes with every byte of a message that arrives."""
         return self._begun, self._filled, len(self._prefix)
@@ -100,7 +105,7 @@ class MessageReader:
             if message is not None:
                 yield message
 
-    def absorb(self, data: bytes, start: int, stop: int) -> bool:
+    def absorb(self, data: Buffer, start: int, stop: int) -> bool:
         """Consume DATA from the middle of a message. Returns False, consuming nothing, if it is
         anything else.
         """

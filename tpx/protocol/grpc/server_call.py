@@ -161,10 +161,18 @@ class ServerCall(Stream):
             self.request_stream = self._open_request_stream()
             self._sink = self.method.stream(self)
 
+    @property
+    def missing(self) -> int:
+        return self.request_stream.reader.missing if self.request_stream is not None else 0
+
+    def absorb(self, data: Buffer, start: int, stop: int) -> bool:
+        stream = self.request_stream
+        return stream is not None and self.withheld is None and stream.reader.absorb(data, start, stop)
+
     def receive(self, data: bytes, start: int, stop: int) -> None:
         stream = self.request_stream
         if not self.peer_ended:
-            if stream is not None and stream.absorb(data, start, stop):
+            if self.absorb(data, start, stop):
                 return
         elif stream is None and self.method.unary is not None:
             # the hot path: a whole request in one frame goes to the method without a request stream

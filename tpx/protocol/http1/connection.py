@@ -22,8 +22,6 @@ _EMPTY_LINES = re.compile(rb"(?:\r\n)+")
 """Skipped before a message: some clients send them after a body (RFC 9112 section 2.2)."""
 _CHECK_ABOVE_BYTES = 256
 _CHUNKS_AT_ONCE_BYTES = 16 << 10
-_HEAD_READ_BYTES = 4096
-"""Size of reads that may begin a message with a large body: what they bring of the body is copied again."""
 
 
 class HttpConnection(BufferedReader):
@@ -210,7 +208,7 @@ class HttpConnection(BufferedReader):
         self._body[: len(first)] = first
         self._filled = len(first)
         if head.content_length - len(first) >= LARGE_BYTES:
-            self.read_into_buffers(self._transport, self._scratch[:_HEAD_READ_BYTES])
+            self.read_into_buffers(self._transport, self._scratch)
         return b""
 
     def _read_chunks(self, data: bytes) -> bytes:

@@ -1,12 +1,13 @@
 """One HTTP/2 connection (RFC 9113), server or client: frames, settings, flow control, abuse limits.
 
 Frames are parsed in place in the bytes of one read. The event loop reads the rest of a large DATA frame
-straight into the message that it belongs to. Data is written immediately if flow control allows, and
-otherwise waits in its stream's outbox.
+straight into the message that it belongs to; a server does so for several frames at once. Data is written
+immediately if flow control allows, and otherwise waits in its stream's outbox.
 """
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -34,13 +35,17 @@ from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES
 from tpx.protocol.http2.role import Lost, ProtocolViolated, Role
 from tpx.protocol.http2.sender import STREAM_WINDOW, FrameSender, Stream
 from tpx.protocol.memory_budget import Account, uncounted
-from tpx.protocol.read_buffer import UNLIMITED_BYTES, BufferedReader, Turns
+from tpx.protocol.read_buffer import LARGE_BYTES, UNLIMITED_BYTES, BufferedReader, Turns
 from tpx.protocol.write_buffer import WriteBuffer
 
 CONNECTION_WINDOW = 64 << 20
 WRITE_BUFFER_BYTES = 512 << 10
 
 _KIND_AT = 3
+_SCATTERED_BYTES = 1 << 20
+"""Maximum that one read may bring into a message across frames."""
+_UNLIKE_READS = 1024
+"""Reads after one whose frames were not alike, as those of interleaved messages, in which they are copied."""
 _QUICK_BYTES = 4 << 10
 """DATA frames from this size on cost little per byte unless they hold several messages."""
 
@@ -77,9 +82,12 @@ class Http2Connection(BufferedReader):
         self._pending = bytearray()
         self._missing = 0  # bytes missing from the frame at the start of `_pending`
         self._begun = 0  # frames split across reads
-        self._direct: memoryview | None = None  # buffer for the rest of a DATA frame, and its stream
-        self._direct_stream: Stream | None = None
-        self._direct_left = self._direct_flags = 0
+        # the DATA frame whose payload is only partly read: bytes missing, and its size, stream and flags
+        self._left = self._left_bytes = self._left_stream = self._left_flags = 0
+        self._landing: Stream | None = None  # stream whose buffer is being read into
+        self._scattering = -1  # descriptor for reads across frames, if they are possible
+        self._alike = 0  # frames that the last of them brought
+        self._unlike = 0  # reads for which frames are not expected to be alike
         self._unacknowledged = 0  # bytes received since our last WINDOW_UPDATE of the connection
         self._held: dict[int, Stream] = {}  # streams with messages left for the next turn
         self._control_limits = max_block_bytes, glitches or GlitchBudget()
@@ -111,19 +119,17 @@ class Http2Connection(BufferedReader):
         self.transport.hold()  # write the responses to all frames of this read together
         try:
             fresh = not self._pending
-            rest = 0 if fresh else self._size_of_cut_data(len(data))
-            if not (fresh or rest):
+            if not fresh:
                 data, self._pending, self._missing = b"".join((self._pending, data)), bytearray(), 0
             self._limited = self._turns is not None and len(data) > UNLIMITED_BYTES
             if self._limited:
                 self._begin_turn(len(data))
             else:
                 self._turn_ends = math.inf
-            at = self._finish_cut_data(data, rest) if rest else self._role.begin_read(data)
-            if at < 0:
-                self._pending += data
-            elif at < len(data) and not self.closed:
-                self._parse_frames(data, at)
+            at = self._role.begin_read(b"" if self._left else data)
+            at = self._parse_frames(data, at) if 0 <= at < len(data) else max(at, 0)
+            if at < len(data) and not self.closed:
+                self._pending = bytearray(memoryview(data)[at:])
             # number an incomplete frame once, however many reads it takes to complete it
             if self._pending and self.control.block is None and (fresh or len(self._pending) < len(data)):
                 self._begun += 1
@@ -151,28 +157,113 @@ class Http2Connection(BufferedReader):
         if not (self._awaits_turn or self.sender.paused or self.transport.is_closing()):
             self.transport.transport.resume_reading()
 
+    @property
+    def continues(self) -> bool:
+        return self._left > 0
+
     def next_buffer(self) -> memoryview | None:
-        return self._direct
+        self._landing = stream = self.streams.get(self._left_stream) if self._left else None
+        if stream is not None and not self._pending and self._scattering >= 0:
+            self._scatter(stream)
+        return None if stream is None or self._pending else stream.next_buffer(self._left)
+
+    def _scatter(self, stream: Stream) -> None:
+        """Read the payloads of several DATA frames into their message at once, as long as they come as
+        expected: of this stream, all of the same size. The last bytes of a message are left to other reads.
+
+        Called when the event loop is about to read: it must not write, pause, or end anything.
+        """
+        left, size = self._left, self._left_bytes
+        # WINDOW_UPDATEs are left to other reads as well
+        room = min(stream.receive_window - STREAM_WINDOW // 2, CONNECTION_WINDOW // 2 - self._unacknowledged)
+        whole = stream.next_buffer(min(stream.missing, room, _SCATTERED_BYTES))
+        count = min((len(whole) - left - 1) // size, 2 * self._alike + 2) if whole is not None else 0
+        if whole is None or count < 1 or size < _QUICK_BYTES or self._left_flags:
+            return
+        if self._unlike:
+            self._unlike -= 1
+            return
+        heads, at = self._scratch[: count * HEADER_BYTES], left
+        parts = [whole[:left]]
+        for head in range(0, len(heads), HEADER_BYTES):
+            parts += (heads[head : head + HEADER_BYTES], whole[at : at + size])
+            at += size
+        del parts[-1]  # to end within a frame, so that the next read begins like this one
+        try:
+            got = os.readv(self._scattering, parts)
+        except OSError:
+            return  # nothing is there, or the event loop's own read fails like this one
+        begun, part = divmod(max(got - left, 0), HEADER_BYTES + size)
+        seen, alike = begun + (part >= HEADER_BYTES), 0
+        expected = frames.frame_header(DATA, 0, stream.id, size)
+        while alike < seen and heads[alike * HEADER_BYTES : (alike + 1) * HEADER_BYTES] == expected:
+            alike += 1
+        if alike < seen:
+            filled, self._left, self._unlike = left + alike * size, 0, _UNLIKE_READS
+            self._pending += b"".join(parts[2 * alike + 1 :])[: got - filled - alike * HEADER_BYTES]
+        else:
+            filled = min(got, left) + begun * size + max(part - HEADER_BYTES, 0)
+            self._left = left + seen * size - filled
+            self._pending += heads[begun * HEADER_BYTES :][: part if seen == begun else 0]
+        self._alike = alike
+        self._role.begin_read(b"")
+        self.received(filled)
+        stream.receive_window -= filled
+        stream.buffer_received(filled)
+        if self._pending:
+            self.later(lambda: self.data_received(b""))
 
     def buffer_received(self, count: int) -> None:
-        stream, flags, left = self._direct_stream, self._direct_flags, self._direct_left - count
+        stream = self._landing
         if self.closed or stream is None:
             return
         try:
             self._role.begin_read(b"")
             self.received(count)
-            self._direct = None
+            self._left -= count
             # the stream may have been reset while its data was on the way
             if self.streams.get(stream.id) is stream:
-                if flags & END_STREAM and not left:
+                if self._left_flags & END_STREAM and not self._left:
                     stream.peer_ended = True
                 else:
                     self.take_from_window(stream, count)
                 stream.buffer_received(count)
-            if left:
-                self._read_in_place(stream.id, flags, left)
         except Http2Error as exc:
             self.fail(exc)
+
+    def scratch_received(self, data: memoryview) -> None:
+        waits = self.closed or self._pending or self._awaits_turn or self.control.block is not None
+        at = 0 if waits else self._absorb(data)
+        if at < len(data):
+            self.data_received(bytes(data[at:]))
+
+    def _absorb(self, data: memoryview) -> int:
+        """Copy DATA that continues messages out of a read; return the end of what was copied."""
+        streams, end = self.streams, len(data)
+        at = total = 0
+        try:
+            while end - at > HEADER_BYTES or (self._left and at < end):
+                if not self._left:
+                    high, low, kind, flags, stream_id = header_at(data, at)
+                    length = high << 16 | low
+                    if not length or not self._begin_data(kind, flags, stream_id & MAX_STREAM_ID, length, 0):
+                        break
+                    at += HEADER_BYTES
+                stop = min(at + self._left, end)
+                stream = streams.get(self._left_stream)
+                ends = self._left_flags and self._left == stop - at
+                if stream is None or stream.peer_ended or ends or not stream.absorb(data, at, stop):
+                    break
+                self._left -= stop - at
+                total += stop - at
+                self.take_from_window(stream, stop - at)
+                at = stop
+            if total:
+                self._role.begin_read(b"")
+                self.received(total)
+        except Http2Error as exc:
+            self.fail(exc)
+        return at
 
     def later(self, go_on: Callable[[], None]) -> None:
         """Run `go_on` in a later iteration of the event loop."""
@@ -202,7 +293,7 @@ class Http2Connection(BufferedReader):
     @property
     def in_frame(self) -> bool:
         """True while a frame or header block is incomplete."""
-        return bool(self._pending) or self.control.block is not None or self._direct is not None
+        return bool(self._pending or self._left) or self.control.block is not None
 
     @property
     def half_sent(self) -> int:
@@ -216,15 +307,18 @@ class Http2Connection(BufferedReader):
         """Stop reading and release all buffers: the connection is ending."""
         self.closed = True
         self._pending, self._missing, self.control.block = bytearray(), 0, None
-        self._direct = self._direct_stream = None
+        self._left, self._landing = 0, None
         self._held.clear()
         self.sender.clear()
 
     # reading frames
 
-    def _parse_frames(self, data: bytes, at: int) -> None:
+    def _parse_frames(self, data: bytes, at: int) -> int:
+        """Handle the frames in a read from `at` on; return the end of what was handled."""
         end, control = len(data), self.control
-        while end - at >= HEADER_BYTES:
+        if self._left:
+            at = self._continue_data(data, at)
+        while end - at >= HEADER_BYTES and not self.closed:
             high, low, kind, flags, stream_id = header_at(data, at)
             length = high << 16 | low
             start = at + HEADER_BYTES
@@ -233,8 +327,8 @@ class Http2Connection(BufferedReader):
             if control.block is not None and kind != CONTINUATION:
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
             if stop > end:
-                if self._begin_direct_read(kind, stream_id, flags, data, start, stop):
-                    return
+                if self._begin_data(kind, flags, stream_id, length, stop - end):
+                    at = self._continue_data(data, start)
                 break
             if kind == DATA:
                 if flags & PADDED or start == stop:
@@ -248,30 +342,43 @@ class Http2Connection(BufferedReader):
             else:
                 control.take(kind, flags, stream_id, data[start:stop])
             at = stop
-            if self.closed or (self._limited and at < end and self._defer_if_needed(kind, flags, length)):
+            if self._limited and at < end and self._defer_if_needed(kind, flags, length):
                 break
-        if at < end and not self.closed:
-            self._pending = bytearray(memoryview(data)[at:])
+        return at
 
-    def _size_of_cut_data(self, size: int) -> int:
-        """Return the bytes that the last read left of a DATA frame, if the next `size` complete it.
-
-        Returns 0 for anything else, which must be joined with what was left.
+    def _begin_data(self, kind: int, flags: int, stream_id: int, length: int, missing: int) -> bool:
+        """Begin to pass on DATA piece by piece. Return False for a frame that must be complete, and wait for
+        the `missing` bytes.
         """
-        if len(self._pending) != HEADER_BYTES:
-            return 0
-        high, low, kind, flags, _ = header_at(self._pending, 0)
-        length: int = high << 16 | low
-        return length if kind == DATA and not flags & PADDED and length <= size else 0
+        self.control.check_size(kind, length)
+        if kind != DATA or flags & PADDED:
+            self._missing = missing
+            return False
+        self._left = self._left_bytes = length
+        self._left_stream, self._left_flags = stream_id, flags
+        return True
 
-    def _finish_cut_data(self, data: bytes, length: int) -> int:
-        """Handle the rest of a DATA frame, `length` bytes at the start of `data`; return its end."""
-        _, _, _, flags, stream_id = header_at(self._pending, 0)
-        self._pending, self._missing = bytearray(), 0
-        self._role.begin_read(b"")
-        self.received(length)
-        self._handle_data(stream_id & MAX_STREAM_ID, flags, data, 0, length)
-        return length
+    def _continue_data(self, data: bytes, start: int) -> int:
+        """Pass on what a read brings, from `start` on, of an incomplete DATA frame; return its end."""
+        stop = min(start + self._left, len(data))
+        if start < stop:
+            self._left -= stop - start
+            self.received(stop - start)
+            # END_STREAM holds from the last byte
+            self._handle_data(self._left_stream, 0 if self._left else self._left_flags, data, start, stop)
+        if self._left and not self._reads_into_buffers:
+            stream = self.streams.get(self._left_stream)
+            if stream is not None and stream.missing >= LARGE_BYTES:
+                self._read_into_buffers()
+        return stop
+
+    def _read_into_buffers(self) -> None:
+        """From now on, read large messages in place."""
+        transport = self.transport.transport
+        plain = transport.get_extra_info("ssl_object") is None and hasattr(os, "readv")
+        sock = transport.get_extra_info("socket") if plain and self._turns is not None else None
+        self._scattering = -1 if sock is None else sock.fileno()
+        self.read_into_buffers(transport, self._scratch)
 
     def _defer_if_needed(self, kind: int, flags: int, length: int) -> bool:
         """Defer the rest of a read if the peer does not read or this connection's turn is over, after a
@@ -333,34 +440,6 @@ class Http2Connection(BufferedReader):
                 if start == stop:
                     self.control.glitches.charge("empty DATA frames")
         self._handle_data(stream_id, flags, data, start, stop)
-
-    def _begin_direct_read(
-        self, kind: int, stream_id: int, flags: int, data: bytes, start: int, stop: int
-    ) -> bool:
-        """Pass on the received part of a DATA frame and read the rest in place. Returns False if the
-        frame must be buffered until it is complete.
-        """
-        self.control.check_size(kind, stop - start)
-        if kind != DATA or flags & PADDED:
-            self._missing = stop - len(data)
-            return False
-        received = len(data) - start
-        if received:
-            self.received(received)
-            # without its flags: END_STREAM holds from the last byte, which is still to come
-            self._handle_data(stream_id, 0, data, start, len(data))
-        self._read_in_place(stream_id, flags, stop - start - received)
-        return True
-
-    def _read_in_place(self, stream_id: int, flags: int, left: int) -> None:
-        """Read the rest of a DATA frame into its stream's buffer, or else parse it as a new frame."""
-        stream = self.streams.get(stream_id)
-        self._direct = stream.next_buffer(left) if stream is not None else None
-        if self._direct is None:
-            self._pending += frames.frame_header(DATA, flags, stream_id, left)
-            return
-        self._direct_stream, self._direct_left, self._direct_flags = stream, left, flags
-        self.read_into_buffers(self.transport.transport, self._scratch)
 
     # writing
 

@@ -62,6 +62,17 @@ class Stream:
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """Handle a payload of DATA; `peer_ended` is already set if it is the last. May raise Http2Error."""
 
+    @property
+    def missing(self) -> int:
+        """Bytes to come of a message that is being assembled."""
+        return 0
+
+    def absorb(self, data: Buffer, start: int, stop: int) -> bool:  # noqa: ARG002
+        """Copy a payload of DATA from the middle of a message. Return False, copying nothing, if it is
+        anything else, which `receive` must handle.
+        """
+        return False
+
     def next_buffer(self, remaining: int) -> memoryview | None:  # noqa: ARG002
         """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to `receive`."""
         return None
