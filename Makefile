@@ -77,7 +77,10 @@ FRAMEWORKS := tests/serving/backends/dali tests/serving/backends/tensorflow/test
 # these have targets of their own
 APART := tests/soak tests/deploy tests/cluster tests/gpu tests/differential \
   $(FRAMEWORKS)
-SERVERS := tests/e2e tests/hostile tests/fuzz $(APART)
+# nothing but servers; what some of them import takes longer than a thousand tests
+SERVERS := tests/e2e tests/hostile tests/fuzz tests/serving/backends/openvino_genai/test_engine.py \
+  tests/serving/frontends/test_openai.py tests/serving/frontends/test_schemathesis.py \
+  tests/serving/frontends/test_openapi.py tests/analyzer/reports/test_in_a_browser.py $(APART)
 
 # without servers, processes and whatever takes longer than a second
 unit: $(VENV)/.test

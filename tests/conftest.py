@@ -1,12 +1,16 @@
-"""What holds for all tests: which of them start servers, and what a test costs beside itself."""
+"""What holds for all tests: which of them start servers, which run on a loop, and what they cost beside."""
 
 import asyncio
 import gc
+import inspect
 import multiprocessing
+import re
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from functools import cache
+from itertools import count
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -22,6 +26,8 @@ _STARTERS = (
     *(asyncio.create_subprocess_exec, multiprocessing, subprocess),
 )
 _IDENTITIES = {id(starter) for starter in _STARTERS}
+_LIMIT_S = 30
+_NUMBERS = count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,11 +48,34 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine on an event loop of its own, within bounds."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        async with asyncio.timeout(_LIMIT_S):
+            await test(**arguments)
+
+    asyncio.run(run())
+    return True
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A directory of the test's own; pytest's fixture looks through those of all earlier tests."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    return tmp_path_factory.mktemp(f"{name}{next(_NUMBERS)}", numbered=False)
+
+
 def _modules(item: pytest.Function) -> Iterator[ModuleType]:
-    """Yield the module of a test, and those of its fixtures."""
+    """Yield the module of a test, and those of its fixtures but for this one."""
     yield item.module
     for definitions in item._fixtureinfo.name2fixturedefs.values():
-        yield from (sys.modules[definition.func.__module__] for definition in definitions)
+        names = (definition.func.__module__ for definition in definitions)
+        yield from (sys.modules[name] for name in names if name != __name__)
 
 
 @cache

@@ -150,26 +150,26 @@ class _Following:
 
 
 class _Relay:
-    """Stands in for the terminal: sends what is to be reported."""
+    """Stands in for the terminal: sends what is to be reported, of each test at once."""
 
     def __init__(self, config: pytest.Config, writer: object, reports: Connection) -> None:
         """Send to the first process; `writer` is where a test that takes too long leaves its stacks."""
         self._tw = writer
         self._config = config
         self._reports = reports
-
-    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        """A test begins."""
-        self._reports.send(("pytest_runtest_logstart", {"nodeid": nodeid, "location": location}))
+        self._phases: list[dict[str, Any]] = []
+        self._every_phase = config.option.durations is not None or config.option.xmlpath is not None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A phase of a test has ended."""
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        self._reports.send(("pytest_runtest_logreport", {"report": data}))
+        """A phase of a test has ended; that fixtures are set up and torn down is no news."""
+        if self._every_phase or report.when == "call" or not report.passed:
+            data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+            self._phases.append(data)
 
     def pytest_runtest_logfinish(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         """A test has ended."""
-        self._reports.send(("pytest_runtest_logfinish", {"nodeid": nodeid, "location": location}))
+        self._reports.send((nodeid, location, self._phases))
+        self._phases = []
 
 
 def _report(session: pytest.Session, running: set[Connection]) -> None:
@@ -183,13 +183,13 @@ def _report(session: pytest.Session, running: set[Connection]) -> None:
             if message is None:
                 running.remove(worker)
                 continue
-            name, arguments = message
-            if data := arguments.get("report"):
+            nodeid, location, phases = message
+            hooks.pytest_runtest_logstart(nodeid=nodeid, location=location)
+            for data in phases:
                 report = hooks.pytest_report_from_serializable(config=session.config, data=data)
-                arguments = {"report": report}
-            getattr(hooks, name)(**arguments)
-            if name == "pytest_runtest_logfinish":
-                del missing[arguments["nodeid"]]
+                hooks.pytest_runtest_logreport(report=report)
+            hooks.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+            del missing[nodeid]
         if session.shouldfail or session.shouldstop:
             raise session.Failed(session.shouldfail or session.shouldstop)
     for nodeid, location in missing.items():
@@ -197,10 +197,10 @@ def _report(session: pytest.Session, running: set[Connection]) -> None:
         hooks.pytest_runtest_logreport(report=report)
 
 
-def _received(worker: Connection) -> tuple[str, dict[str, Any]] | None:
-    """Return what is to be reported; None where a process has ended."""
+def _received(worker: Connection) -> tuple[str, tuple[str, int | None, str], list[dict[str, Any]]] | None:
+    """Return a test and the reports of its phases; None where a process has ended."""
     try:
-        message: tuple[str, dict[str, Any]] = worker.recv()
+        message: tuple[str, tuple[str, int | None, str], list[dict[str, Any]]] = worker.recv()
     except EOFError:
         return None
     return message

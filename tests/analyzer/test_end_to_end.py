@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,18 +20,10 @@ from tpx.protocol import model_config
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(180)]
 
-Wrap = Callable[[Path], Sequence[str]]
 
 QUICK = ("--measurement-interval", "40", "--max-trials", "3", "--duration-seconds", "0")
 """Windows this short measure nothing well; what they are for is to see everything happen."""
-ONE = (
-    "-c",
-    "1",
-    "--run-config-search-max-instance-count",
-    "1",
-    "--run-config-search-max-model-batch-size",
-    "1",
-)
+ONE = ("-c=1", "--run-config-search-max-instance-count=1", "--run-config-search-max-model-batch-size=1")
 
 
 @pytest.fixture(scope="module")
@@ -60,17 +52,8 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20) 
 def test_a_whole_run_leaves_tables_report_and_configurations_and_no_server(
     models: Path, tmp_path: Path, protocol: str
 ) -> None:
-    words = (
-        "-c",
-        "1,2",
-        "--run-config-search-max-instance-count",
-        "2",
-        "--client-protocol",
-        protocol,
-        "--final-rounds",
-        "0",
-    )
-    more = ("--run-config-search-max-model-batch-size", "1", "--collect-cpu-metrics")
+    words = ("-c=1,2", "--run-config-search-max-instance-count=2", f"--client-protocol={protocol}")
+    more = ("--final-rounds=0", "--run-config-search-max-model-batch-size=1", "--collect-cpu-metrics")
     done = tpx(*command(models, *words, *more), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "In 6 measurements across 3 configurations, " in done.stdout
@@ -121,12 +104,7 @@ def test_ctrl_c_finishes_the_measurement_and_writes_everything(models: Path, tmp
 def test_reports_are_written_even_if_nobody_reads_stdout(models: Path, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "tpx",
-                *command(models, "-c", "1", "--final-rounds", "0", "--verbose", *ONE),
-            ],
+            [sys.executable, "-m", "tpx", *command(models, "--final-rounds=0", "--verbose", *ONE)],
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -173,18 +151,7 @@ def test_bad_days_of_a_server_are_rows_with_their_reasons_and_the_run_goes_on(tm
     directory.mkdir(parents=True)
     (directory / "model.py").write_text(MOODY)
     (directory.parent / "config.pbtxt").write_text(MOODY_CONFIG)
-    words = (
-        "-m",
-        "models",
-        "--profile-models",
-        "moody",
-        "-c",
-        "1",
-        "--perf-analyzer-timeout",
-        "2",
-        "--final-rounds",
-        "0",
-    )
+    words = ("-m=models", "--profile-models=moody", "-c=1", "--perf-analyzer-timeout=2", "--final-rounds=0")
     done = tpx("analyze", "profile", *QUICK, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run = Run.from_records(read_last_run(tmp_path / "results" / "run.jsonl"))

@@ -108,7 +108,6 @@ def test_numbers_of_the_file_may_be_lists_ranges_or_text(
         ("profile_models: {alexnet: {genai_perf_flags: {x: y}}}", "genai_perf_flags: unknown option 'x'"),
         ("concurrency: [1", "not YAML"),
         ("- a\n- b", "expected options as"),
-        ("triton_launch_mode: dock", "expected one of: local"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(models: Path, tmp_path: Path, text: str, message: str) -> None:
@@ -122,20 +121,8 @@ def test_a_bad_file_is_refused_with_its_place(models: Path, tmp_path: Path, text
     [
         (["--run-config-search-min-concurrency=64", "--run-config-search-max-concurrency=2"],
          "--run-config-search-min-concurrency 64 is above --run-config-search-max-concurrency 2"),
-        (["--run-config-search-min-instance-count=6"], "min-instance-count 6 is above"),
-        (["--run-config-search-min-model-batch-size=0"], "min-model-batch-size must be at least 1, not 0"),
-        (["-c", "0"], "every concurrency must be at least 1"),
         (["-b", "-1"], "every batch size must be at least 1"),
-        (["--latency-budget", "0"], "must be above 0"),
         (["--execution-providers=cuda,tpu"], "expected one of: openvino, cuda, tensorrt"),
-        (["--weighting=2"], "weighting applies to one model: set it as a key of that model"),
-        (["--num-configs-per-model=-1"], "--num-configs-per-model must be at least 0, got -1"),
-        (["--monitoring-interval=0"], "--monitoring-interval must be above 0, got 0"),
-        (["--duration-seconds=-1"], "--duration-seconds must be at least 0"),
-        (["--triton-launch-mode=dock"], r"expected one of: local.*did you mean 'docker'"),
-        (["--run-config-search-mode=quik"], "expected one of: brute"),
-        (["--export-pth=x"], r"did you mean '--export-path'\?"),
-        (["--profile-models", "alexnet,alexnet"], "names a model twice"),
         (["--profile-models", "alexnett"], r"'alexnett' \(did you mean 'alexnet'\?\) \(has: "),
         (["--profile-models", ".."], r"has no model '\.\.'"),
         (["-m", "/nowhere/at/all"], "no such directory"),

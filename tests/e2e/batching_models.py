@@ -1,4 +1,4 @@
-"""Models for dynamic batching: slow ones, and ones that take ragged and optional inputs."""
+"""Models for dynamic batching: ones that wait at a gate, and ones that take ragged and optional inputs."""
 
 from pathlib import Path
 from typing import Any
@@ -8,26 +8,14 @@ from onnx import numpy_helper
 
 from tests.serving.onnx_files import graph, node, value
 
-SLOW_MS = 60
-_SLOW = f"parameters {{ key: 'execute_delay_ms' value: {{ string_value: '{SLOW_MS}' }} }}"
 
-
-def slow(repository: Path, name: str, batching: str, more: str = "") -> None:
-    """y = x after a while, on one instance unless `more` says otherwise."""
-    _write(repository, name, "identity", batching, f"max_batch_size: 1 {_SLOW} {more}")
-
-
-def gated(repository: Path, name: str, batching: str, max_batch_size: int = 1) -> None:
+def gated(repository: Path, name: str, batching: str) -> None:
     """y = x once the gate is open, on one instance."""
-    _write(repository, name, "gated", batching, f"max_batch_size: {max_batch_size}")
-
-
-def _write(repository: Path, name: str, backend: str, batching: str, more: str) -> None:
     (repository / name / "1").mkdir(parents=True)
     io = "data_type: TYPE_FP32 dims: [ 1 ]"
     text = (
-        f"backend: '{backend}' dynamic_batching {{ {batching} }} "
-        f"input [{{ name: 'x' {io} }}] output [{{ name: 'y' {io} }}] {more}"
+        f"backend: 'gated' max_batch_size: 1 dynamic_batching {{ {batching} }} "
+        f"input [{{ name: 'x' {io} }}] output [{{ name: 'y' {io} }}]"
     )
     (repository / name / "config.pbtxt").write_text(text, encoding="utf-8")
 

@@ -1,8 +1,7 @@
-"""Dynamic batching as tritonclient's users meet it: priorities, timeouts, limits, order, ragged and optional
-inputs. The models wait at a gate, so that requests meet in the queue."""
+"""Dynamic batching as tritonclient's users meet it: priorities, timeouts, limits, ragged and optional inputs.
+The models of queues wait at a gate, so that requests meet there."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -15,7 +14,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from tests.e2e.batching_models import OPTIONAL, RAGGED, gated, optional, ragged, slow
+from tests.e2e.batching_models import OPTIONAL, RAGGED, gated, optional, ragged
 from tests.serving.gated import GATE, installed
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import write_model
@@ -30,31 +29,9 @@ Array = npt.NDArray[Any]
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     repository = tmp_path_factory.mktemp("models")
     gated(repository, "levels", "priority_levels: 3 default_priority_level: 2")
-    gated(repository, "rejects", "default_queue_policy { default_timeout_microseconds: 20000 }")
-    policy = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true %s }"
-    gated(repository, "patient", policy % "")
-    gated(repository, "delays", policy % "timeout_action: DELAY")
+    timeout = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
+    gated(repository, "patient", f"default_queue_policy {{ {timeout} }}")
     gated(repository, "limited", "default_queue_policy { max_queue_size: 1 }")
-    gated(
-        repository,
-        "mixed",
-        "priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value { "
-        "default_timeout_microseconds: 20000 } }",
-    )
-    slow(repository, "ordered", "preserve_ordering: true", "instance_group [{ count: 3 }]")
-    gated(repository, "collects", "max_queue_delay_microseconds: 20000000", max_batch_size=4)
-    gated(
-        repository,
-        "prefers",
-        "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 900000000",  # longer than a test may take
-        max_batch_size=4,
-    )
-    (repository / "in_turn" / "1").mkdir(parents=True)
-    (repository / "in_turn" / "config.pbtxt").write_text(
-        "backend: 'repeat' model_transaction_policy { decoupled: true } instance_group [{ count: 2 }] "
-        "dynamic_batching { preserve_ordering: true }",
-        encoding="utf-8",
-    )
     write_model(repository, "ragged", ragged(), RAGGED)
     write_model(repository, "lone", ragged(), RAGGED.replace("20000000", "100000"))
     write_model(repository, "optional", optional(), OPTIONAL)
@@ -144,30 +121,12 @@ def test_requests_of_higher_priority_are_computed_first(live: Live, protocol: st
     assert rush.wait() == [0, 3, 5, 2, 4, 1]
 
 
-def test_a_request_that_waits_too_long_is_refused(live: Live, protocol: str) -> None:
-    before = failures(live, "rejects", "REJECTED")
-    rush = Rush(live, protocol, "rejects")
-    rush.send(0)
-    status, message = refusal(rush.send(1, request_id="late"))
-    assert (status, message) == (UNAVAILABLE[protocol], "Request timeout expired")
-    assert rush.wait() == [0]
-    assert failures(live, "rejects", "REJECTED") == before + 1
-
-
 def test_a_request_may_want_to_wait_less(live: Live, protocol: str) -> None:
     rush = Rush(live, protocol, "patient")
     rush.send(0)
     status, message = refusal(rush.send(1, timeout=1000))
     assert (status, message) == (UNAVAILABLE[protocol], "Request timeout expired")
     rush.wait()
-
-
-def test_where_late_requests_come_last_they_come(live: Live, protocol: str) -> None:
-    rush = Rush(live, protocol, "delays")
-    rush.send(0)
-    rush.send(1, timeout=1)
-    rush.send(2)
-    assert rush.wait() == [0, 2, 1]
 
 
 def test_a_full_queue_refuses(live: Live, protocol: str) -> None:
@@ -181,73 +140,6 @@ def test_a_full_queue_refuses(live: Live, protocol: str) -> None:
     assert failures(live, "limited", "REJECTED") == before + 1
 
 
-def test_each_level_has_its_own_policy(live: Live, protocol: str) -> None:
-    rush = Rush(live, protocol, "mixed")
-    rush.send(0)
-    rush.send(1, priority=2)
-    refusal(rush.send(2, priority=1))
-    assert rush.wait() == [0, 1]
-
-
-def test_three_instances_answer_in_order_where_order_is_kept(live: Live) -> None:
-    port = live.ports["GRPCInferenceService"]
-    answers: list[int] = []
-    done = threading.Event()
-
-    def take(result: Any, error: Any) -> None:
-        assert error is None
-        answers.append(int(result.get_response().id))
-        if len(answers) == 12:
-            done.set()
-
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        client.start_stream(callback=take)
-        for number in range(12):
-            tensor = tritonclient.grpc.InferInput("x", [1, 1], "FP32")
-            tensor.set_data_from_numpy(np.array([[number]], np.float32))
-            client.async_stream_infer("ordered", [tensor], request_id=str(number))
-        assert done.wait(20)
-        client.stop_stream()
-    assert answers == list(range(12))
-
-
-def test_all_responses_of_a_request_come_before_those_of_the_next_where_order_is_kept(live: Live) -> None:
-    answers: list[tuple[str, int]] = []
-    done = threading.Event()
-
-    def take(result: Any, error: Any) -> None:
-        assert error is None
-        answers.append((result.get_response().id, int(result.as_numpy("OUT")[0])))
-        if len(answers) == 7:
-            done.set()
-
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{live.ports['GRPCInferenceService']}") as client:
-        client.start_stream(callback=take)
-        for name, elements, delay_ms in (("slow", [1, 2, 3], 30), ("fast", [7, 8], 0), ("last", [9, 9], 0)):
-            tensors = []
-            for tensor, data in (
-                ("IN", np.array(elements, np.int32)),
-                ("DELAY", np.full(len(elements), delay_ms, np.uint32)),
-                ("WAIT", np.zeros(1, np.uint32)),
-            ):
-                kind = "INT32" if tensor == "IN" else "UINT32"
-                tensors.append(
-                    tritonclient.grpc.InferInput(tensor, data.shape, kind).set_data_from_numpy(data)
-                )
-            client.async_stream_infer("in_turn", tensors, request_id=name)
-        assert done.wait(20)
-        client.stop_stream()
-    assert answers == [
-        ("slow", 1),
-        ("slow", 2),
-        ("slow", 3),
-        ("fast", 7),
-        ("fast", 8),
-        ("last", 9),
-        ("last", 9),
-    ]
-
-
 def executions(live: Live, model: str) -> dict[int, int]:
     """Batches computed, by their size."""
     [item] = live.get(f"/v2/models/{model}/stats").json["model_stats"]
@@ -257,23 +149,6 @@ def executions(live: Live, model: str) -> dict[int, int]:
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
     with ThreadPoolExecutor(len(calls)) as pool:
         return [future.result(timeout=20) for future in [pool.submit(call) for call in calls]]
-
-
-def test_requests_within_the_delay_are_one_batch(live: Live, protocol: str) -> None:
-    before = executions(live, "collects").get(4, 0)
-    rush = Rush(live, protocol, "collects")
-    for number in range(4):
-        rush.send(number)
-    assert sorted(rush.wait()) == [0, 1, 2, 3]
-    assert executions(live, "collects")[4] == before + 1
-
-
-def test_a_preferred_size_does_not_wait_for_the_delay(live: Live, protocol: str) -> None:
-    rush = Rush(live, protocol, "prefers")
-    for number in range(2):
-        rush.send(number)
-    rush.wait()
-    assert set(executions(live, "prefers")) == {2}
 
 
 def test_requests_of_any_shape_are_one_ragged_batch(live: Live, protocol: str) -> None:

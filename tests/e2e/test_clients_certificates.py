@@ -155,18 +155,8 @@ def by_grpcio(server: Guarded, who: Identity) -> bool:
 def _by_curl(address: str, who: Identity, expected: str) -> bool:
     if shutil.which("curl") is None:
         pytest.skip("curl not found (Debian: curl)")
-    words = [
-        "curl",
-        "-sS",
-        "-m",
-        "10",
-        "-o",
-        "/dev/null",
-        "-w",
-        "%{http_code}",
-        "--cacert",
-        str(who.authority),
-    ]
+    words = ["curl", "-sS", "-m", "10", "-o", "/dev/null", "-w", "%{http_version} %{http_code}"]
+    words += ["--cacert", str(who.authority)]
     if who.key is not None:
         words += ["--cert", str(who.chain), "--key", str(who.key)]
     done = subprocess.run(
@@ -180,11 +170,11 @@ def _by_curl(address: str, who: Identity, expected: str) -> bool:
 
 
 def by_curl(server: Guarded, who: Identity) -> bool:
-    return _by_curl(server.http, who, "200")
+    return _by_curl(server.http, who, "1.1 200")  # as ALPN agrees
 
 
 def by_curl_to_grpc(server: Guarded, who: Identity) -> bool:
-    return _by_curl(server.grpc, who, "405")  # it speaks HTTP/2, but not gRPC
+    return _by_curl(server.grpc, who, "2 405")  # it speaks HTTP/2, but not gRPC
 
 
 CLIENTS = [by_http_client, by_triton_http, by_curl, by_triton_grpc, by_grpcio, by_curl_to_grpc]

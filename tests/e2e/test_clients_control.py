@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.e2e.child import Child, serve
 from tests.serving import onnx_files
-from tests.serving.repository.controlled import times, write
+from tests.serving.repository.controlled import write
 
 pytestmark = pytest.mark.e2e
 
@@ -59,36 +59,6 @@ def index(client: Any) -> dict[str, str]:
     found = client.get_model_repository_index()
     models = found if isinstance(found, list) else [{"name": m.name, "state": m.state} for m in found.models]
     return {model["name"]: model.get("state", "") for model in models}
-
-
-def test_models_are_loaded_and_unloaded(client: Any) -> None:
-    assert factor(client, "first") == 2
-    assert index(client)["first"] == "READY"
-    client.load_model("second")
-    assert client.is_model_ready("second")
-    assert factor(client, "second") == 3
-    client.unload_model("second", unload_dependents=True)
-    assert not client.is_model_ready("second")
-    assert index(client)["second"] in ("UNLOADING", "UNAVAILABLE")
-
-
-def test_a_load_brings_a_configuration_and_files(client: Any) -> None:
-    client.load_model("second", config=json.dumps({"max_batch_size": 17}))
-    config = client.get_model_config("second")
-    size = config["max_batch_size"] if isinstance(config, dict) else config.config.max_batch_size
-    assert size == 17
-    files = {"file:1/model.onnx": times(8).SerializeToString()}
-    client.load_model("brought", config="{}", files=files)
-    assert factor(client, "brought") == 8
-    client.unload_model("brought")
-    client.unload_model("second")
-
-
-def test_a_load_that_fails_says_why(client: Any) -> None:
-    with pytest.raises(InferenceServerException, match="failed to poll from model repository"):
-        client.load_model("nobody")
-    with pytest.raises(InferenceServerException, match="must stay within model directory"):
-        client.load_model("brought", config="{}", files={"file:../../x": b"x"})
 
 
 def test_poll_mode_picks_up_what_changes(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Ensembles with the client library that Triton's users have: pictures, and steps with several responses."""
 
-import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
@@ -11,10 +9,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tritonclient.utils import InferenceServerException
 
 from tests.e2e.child import Child, serve
-from tests.serving.frontends.streams import repeat, repeat_body
+from tests.serving.frontends.streams import repeat
 from tpx import examples
 from tpx.examples.image import COLOURS, IMAGE, SIDE
 
@@ -132,41 +129,6 @@ def test_the_label_of_the_class_is_that_of_the_model_which_makes_it(client: Any)
     assert second.decode().count(":") == 2
 
 
-def test_a_step_that_nobody_asks_for_does_not_run(client: Any) -> None:
-    before = counts(client)
-    assert ask(client, "mask").as_numpy("colour") is None
-    executed = {name: count - before[name] for name, count in counts(client).items()}
-    assert executed["image_segmentation"] == executed["image_ensemble"] == 1
-    assert executed["image_classification"] == 0
-
-
-def test_an_ensemble_is_a_model_like_any_other(client: Any) -> None:
-    module, opened = client
-    assert opened.is_model_ready("image_ensemble")
-    if module is tritonclient.http:
-        metadata, config = (
-            opened.get_model_metadata("image_ensemble"),
-            opened.get_model_config("image_ensemble"),
-        )
-        assert metadata["platform"] == "ensemble"
-        assert metadata["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1, -1, -1, 3]}]
-        assert config["ensemble_scheduling"]["step"][0]["model_name"] == "image_preprocess"
-        assert config["instance_group"] == []
-        assert config["model_transaction_policy"] == {"decoupled": False}
-        assert opened.get_model_config("each")["model_transaction_policy"] == {"decoupled": True}
-
-
-def test_an_error_names_the_ensemble(client: Any) -> None:
-    module, opened = client
-    lengths = {"IN": (2, np.int32), "DELAY": (1, np.uint32), "WAIT": (1, np.uint32)}
-    inputs = []
-    for name, (length, dtype) in lengths.items():
-        given = module.InferInput(name, [length], np.dtype(dtype).name.upper())
-        inputs.append(given.set_data_from_numpy(np.zeros(length, dtype)))
-    with pytest.raises(InferenceServerException, match="decoupled"):
-        opened.infer("each", inputs)
-
-
 def test_a_stream_has_a_response_for_each_iteration(server: Child) -> None:
     answers: Queue[Any] = Queue()
     address = f"127.0.0.1:{server.port('GRPCInferenceService')}"
@@ -194,28 +156,3 @@ def test_a_stream_has_a_response_for_each_iteration(server: Child) -> None:
         assert "s2" in str(error)
         opened.stop_stream()
     assert values == list(range(20))
-
-
-def test_a_step_that_fails_ends_the_stream_with_the_ensembles_name(server: Child) -> None:
-    body = json.dumps({"IN": [1, 2], "DELAY": [0], "WAIT": 0}).encode()
-    url = f"http://127.0.0.1:{server.port('HTTPService')}/v2/models/each/generate_stream"
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(urllib.request.Request(url, body), timeout=10)
-    assert "in ensemble 'each', IN has shape" in caught.value.read().decode()
-
-
-def test_generate_streams_events(server: Child) -> None:
-    url = f"http://127.0.0.1:{server.port('HTTPService')}/v2/models/each/generate_stream"
-    with urllib.request.urlopen(urllib.request.Request(url, repeat_body([4, 2, 9])), timeout=10) as response:
-        events = [json.loads(line[6:]) for line in response.read().decode().splitlines() if line]
-    assert [event["VALUE"] for event in events] == [4, 2, 9]
-    assert {event["model_name"] for event in events} == {"each"}
-
-
-def test_the_metrics_have_ensembles_as_version_1_that_never_wait(server: Child) -> None:
-    url = f"http://127.0.0.1:{server.port('Metrics Service')}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as response:
-        page = response.read().decode()
-    labels = '{model="image_ensemble",version="1"}'
-    assert f"nv_inference_pending_request_count{labels} 0" in page
-    assert f"nv_inference_request_success{labels}" in page

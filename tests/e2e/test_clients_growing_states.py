@@ -102,14 +102,6 @@ def statistics(live: Live, model: str) -> Any:
     return live.get(f"/v2/models/{model}/stats").json["model_stats"][0]
 
 
-def test_a_start_within_a_sequence_forgets_what_has_grown(live: Live) -> None:
-    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{live.http_port}") as client:
-        for at, starts in enumerate((True, False, True)):
-            seen = step(client, tritonclient.http, "direct", at, sequence_id=77, sequence_start=starts)
-        assert seen == [0, 2]
-        assert step(client, tritonclient.http, "direct", 3, sequence_id=77, sequence_end=True) == [0, 2, 3]
-
-
 def test_a_growing_state_begins_as_its_initial_state_says(live: Live) -> None:
     assert whole(live, tritonclient.grpc, "begun", 5, 4) == expected(5, 4, begins=3)
 
@@ -126,10 +118,3 @@ def test_growable_memory_without_the_same_buffer_is_refused_as_by_triton(live: L
         pytest.raises(InferenceServerException, match="half"),
     ):
         step(client, tritonclient.http, "half", 1, sequence_id=1, sequence_start=True)
-
-
-def test_the_configuration_is_told_as_it_was_written(live: Live) -> None:
-    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{live.http_port}") as client:
-        [state] = client.get_model_config("direct")["sequence_batching"]["state"]
-    assert (state["use_growable_memory"], state["use_same_buffer_for_input_output"]) == (True, True)
-    assert [int(dim) for dim in state["dims"]] == [-1]

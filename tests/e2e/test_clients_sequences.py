@@ -3,7 +3,7 @@
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,9 @@ import numpy.typing as npt
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tritonclient.utils import InferenceServerException
 
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import accumulator, write_model
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -62,7 +60,6 @@ def write(repository: Path) -> None:
     write_model(repository, "strings", accumulator("BYTES"), batching(corrid="STRING", more=TWO))
     one_slot = batching(more=ONE).replace("max_batch_size: 4", "max_batch_size: 1")
     write_model(repository, "one_slot", accumulator(), one_slot)
-    write_model(repository, "impatient", accumulator(), one_slot.replace("20000000", "800000"))
     begin = "initial_state { name: 'begin' data_type: TYPE_FP32 dims: [ 1 ] data_file: 'begin' }"
     directory = write_model(repository, "begun", accumulator(resets=False), batching(state=begin))
     (directory / "initial_state").mkdir()
@@ -194,135 +191,7 @@ def test_a_sequence_begins_with_what_the_file_says(caller: Caller) -> None:
     run(caller, "begun", 5, range(1, 4), begin=100)
 
 
-def test_a_sequence_of_one_request_is_a_sequence(caller: Caller) -> None:
-    run(caller, "direct", 77, range(9, 10))
-
-
 def test_a_start_in_the_middle_begins_anew(caller: Caller) -> None:
     for start, number, total in ((True, 3, 3), (False, 4, 7), (True, 5, 5), (False, 6, 11)):
         options: dict[str, Any] = {"sequence_id": 31, "sequence_start": start, "sequence_end": number == 6}
         assert caller.step("direct", number, **options)["y"].tolist() == [[total]]
-
-
-def status_of(error: InferenceServerException) -> str | None:
-    status: str | None = error.status()
-    return status.removeprefix("StatusCode.") if status else status
-
-
-def refused(call: Callable[[], Any]) -> tuple[str | None, str]:
-    with pytest.raises(InferenceServerException) as caught:
-        call()
-    return status_of(caught.value), caught.value.message()
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "message"),
-    [
-        (
-            "direct",
-            {"sequence_start": True},
-            "inference request to model 'direct' must specify a non-zero or non-empty correlation ID",
-        ),
-        (
-            "direct",
-            {"sequence_id": 900},
-            "inference request for sequence 900 to model 'direct' must specify the START flag on the first "
-            "request of the sequence",
-        ),
-        (
-            "direct",
-            {"sequence_id": 901, "sequence_start": True, "rows": 2},
-            "inference request to model 'direct' must specify batch-size 1 due to requirements of sequence "
-            "batcher",
-        ),
-        (
-            "direct",
-            {"sequence_id": "nine", "sequence_start": True},
-            "sequence batching control 'CORRID' data-type is 'BYTES', but model 'direct' expects 'UINT64'",
-        ),
-        (
-            "strings",
-            {"sequence_id": 9, "sequence_start": True},
-            "sequence batching control 'CORRID' data-type is 'UINT64', but model 'strings' expects 'BYTES'",
-        ),
-        (
-            "strings",
-            {"sequence_id": "x" * 129, "sequence_start": True},
-            "string correlation ID cannot be longer than 128 characters",
-        ),
-    ],
-)
-def test_what_is_no_request_of_a_sequence_is_refused_in_tritons_words(
-    caller: Caller, model: str, options: dict[str, Any], message: str
-) -> None:
-    status, told = refused(lambda: caller.step(model, 1, **dict(options)))
-    assert told.removeprefix("[400] ") == message
-    if not isinstance(caller, Stream):  # a stream's errors are messages without a status
-        assert status == ("400" if isinstance(caller, Http) else "INVALID_ARGUMENT")
-
-
-def test_a_sequence_without_a_slot_waits_for_one(caller: Caller) -> None:
-    caller.step("one_slot", 1, sequence_id=1, sequence_start=True)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run, caller, "one_slot", 2, range(5, 8))
-        assert caller.step("one_slot", 2, sequence_id=1)["y"].tolist() == [[3]]
-        assert not waiting.done()
-        assert caller.step("one_slot", 3, sequence_id=1, sequence_end=True)["y"].tolist() == [[6]]
-        waiting.result(timeout=20)
-
-
-def test_a_silent_sequence_loses_its_slot_to_one_that_waits(caller: Caller) -> None:
-    caller.step("impatient", 1, sequence_id=1, sequence_start=True)
-    run(caller, "impatient", 2, range(1, 3))
-    _, message = refused(lambda: caller.step("impatient", 1, sequence_id=1))
-    assert "must specify the START flag on the first request of the sequence" in message
-
-
-def test_a_request_may_say_how_long_its_sequence_waits_for_a_slot(caller: Caller) -> None:
-    caller.step("one_slot", 1, sequence_id=1, sequence_start=True)
-    status, message = refused(
-        lambda: caller.step("one_slot", 1, sequence_id=2, sequence_start=True, timeout=30_000)
-    )
-    assert message.removeprefix("[503] ") == "timeout of the corresponding sequence has been expired"
-    if not isinstance(caller, Stream):
-        assert status == ("503" if isinstance(caller, Http) else "UNAVAILABLE")
-    caller.step("one_slot", 1, sequence_id=1, sequence_end=True)
-
-
-def test_a_client_that_goes_away_takes_its_sequence_with_it(live: Live) -> None:
-    caller, gone = Grpc(live), Stream(live)
-    caller.step("one_slot", 1, sequence_id=1, sequence_start=True)
-    client, answers = gone._stream()
-    for start in (True, False):
-        client.async_stream_infer(
-            "one_slot", gone.inputs(tritonclient.grpc, 1), sequence_id=2, sequence_start=start
-        )
-    eventually(lambda: live.server.repository.get("one_slot").pending == 2)
-    client.stop_stream(cancel_requests=True)
-    eventually(lambda: live.server.repository.get("one_slot").pending == 0)
-    caller.step("one_slot", 1, sequence_id=1, sequence_end=True)
-    run(caller, "one_slot", 3, range(1, 4))
-    failures = live.server.repository.get("one_slot").statistics.failures
-    assert failures["CANCELED"] >= 2
-    assert all(result is None for result, _ in list(answers.queue))
-    caller.close()
-    gone.close()
-
-
-def test_sequences_are_computed_together_and_counted_one_by_one(live: Live) -> None:
-    caller = Grpc(live)
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(run, caller, "filled", n, range(1, 20)) for n in range(200, 204)]:
-            done.result(timeout=30)
-    [item] = live.get("/v2/models/filled/stats").json["model_stats"]
-    sizes = {batch["batch_size"]: batch["compute_infer"]["count"] for batch in item["batch_stats"]}
-    # rows of slots that had nothing ready count as rows, not as inferences
-    assert item["inference_count"] <= sum(size * count for size, count in sizes.items())
-    assert item["execution_count"] == sum(sizes.values())
-    assert max(sizes) > 1
-    assert max(sizes) <= 4
-    caller.close()
-
-
-def test_the_server_says_that_it_has_sequences(live: Live) -> None:
-    assert "sequence" in live.get("/v2").json["extensions"]

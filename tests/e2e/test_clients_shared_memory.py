@@ -1,10 +1,8 @@
 """Tensors in shared memory: the client library's own segments, over its four clients, and perf_analyzer."""
 
-import asyncio
 import itertools
 import json
 import os
-import queue
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
-from tritonclient.utils import InferenceServerException, serialize_byte_tensor, shared_memory
+from tritonclient.utils import serialize_byte_tensor, shared_memory
 
 from tests.e2e.foreign import SAMPLES, same
 from tests.e2e.test_clients_tools import perf_analyzer, run, success_count
@@ -124,33 +122,6 @@ def add_sub_inputs(library: Library) -> list[Any]:
     return [library.input("INPUT0", ROWS, ("r", SIZE, 0)), library.input("INPUT1", ROWS, ("r", SIZE, SIZE))]
 
 
-def test_inputs_and_outputs_in_one_segment(library: Library) -> None:
-    with segment() as memory, library.region(memory):
-        memory.put(ROWS, ROWS * 2)
-        outputs = [
-            library.output("OUTPUT0", ("r", SIZE, 2 * SIZE)),
-            library.output("OUTPUT1", ("r", SIZE, 3 * SIZE)),
-        ]
-        result = library.client.infer("add_sub", add_sub_inputs(library), outputs=outputs, request_id="7")
-        assert same(memory.get(ROWS, 2 * SIZE), ROWS * 3)
-        assert same(memory.get(ROWS, 3 * SIZE), -ROWS)
-        response = result.get_response(as_json=True) if library.name == "grpc" else result.get_response()
-        assert [[int(dim) for dim in output["shape"]] for output in response["outputs"]] == [[2, 16]] * 2
-        assert all("data" not in output for output in response["outputs"])
-
-
-def test_one_output_in_a_segment_and_one_in_the_answer(library: Library) -> None:
-    with segment() as memory, library.region(memory):
-        memory.put(ROWS, ROWS * 2)
-        outputs = [
-            library.output("OUTPUT0", ("r", SIZE, 2 * SIZE)),
-            library.module.InferRequestedOutput("OUTPUT1"),
-        ]
-        result = library.client.infer("add_sub", add_sub_inputs(library), outputs=outputs)
-        assert same(memory.get(ROWS, 2 * SIZE), ROWS * 3)
-        assert same(result.as_numpy("OUTPUT1"), -ROWS)
-
-
 @pytest.mark.parametrize("datatype", [name for name in SAMPLES if name not in ("BYTES", "BF16")])
 def test_every_bit_of_every_type_comes_back(library: Library, datatype: str) -> None:
     array = SAMPLES[datatype]
@@ -178,92 +149,6 @@ def test_a_region_begins_within_its_segment(library: Library) -> None:
         outputs = [library.output("OUTPUT0", ("r", SIZE, 4096))]
         library.client.infer("add_sub", add_sub_inputs(library), outputs=outputs)
         assert same(memory.get(ROWS, 2 * 4096), ROWS * 3)
-
-
-def test_status_lists_what_is_registered_and_forgets_it(library: Library) -> None:
-    with segment() as memory:
-        for name in ("a", "b c"):
-            library.client.register_system_shared_memory(name, memory.key, 64)
-        assert library.names() == ["a", "b c"]
-        library.client.unregister_system_shared_memory("b c")
-        assert library.names() == ["a"]
-        library.client.unregister_system_shared_memory()
-        assert library.names() == []
-
-
-def failure(library: Library, **options: Any) -> str:
-    with pytest.raises(InferenceServerException) as caught:
-        library.client.infer("add_sub", add_sub_inputs(library), **options)
-    return str(caught.value.message())
-
-
-def test_mistakes_are_told_in_the_words_that_clients_know(library: Library) -> None:
-    with segment() as memory:
-        memory.put(ROWS, ROWS * 2)
-        assert "Unable to find shared memory region: 'r'" in failure(library)
-        with pytest.raises(InferenceServerException, match="Unable to open shared memory region: '/nobody'"):
-            library.client.register_system_shared_memory("r", "/nobody", 64)
-        with pytest.raises(
-            InferenceServerException, match="failed to register shared memory region 'r': invalid"
-        ):
-            library.client.register_system_shared_memory("r", memory.key, memory.size * 100)
-        with library.region(memory):
-            with pytest.raises(InferenceServerException, match="shared memory region 'r' already in manager"):
-                library.client.register_system_shared_memory("r", memory.key, 64)
-            small = failure(library, outputs=[library.output("OUTPUT0", ("r", SIZE - 1, 2 * SIZE))])
-            assert f"({SIZE - 1} bytes) should be at least {SIZE} bytes to hold the results" in small
-            beyond = failure(library, outputs=[library.output("OUTPUT0", ("r", SIZE, 4 * SIZE))])
-            assert "Invalid offset for shared memory region: 'r'" in beyond
-            os.truncate(memory.file, 100)
-            assert "shared memory region 'r' is shorter than when it was registered" in failure(library)
-        with pytest.raises(InferenceServerException, match="GPUs not supported"):
-            library.client.register_cuda_shared_memory("g", b"A" * 86 + b"==", 0, 64)
-        library.client.unregister_cuda_shared_memory()
-
-
-def test_asyncio_clients_use_segments_too(http_address: str, grpc_address: str) -> None:
-    async def use(module: ModuleType, address: str, memory: Segment) -> None:
-        async with module.InferenceServerClient(address) as client:
-            await client.register_system_shared_memory("aio", memory.key, memory.size)
-            try:
-                inputs = []
-                for name, offset in (("INPUT0", 0), ("INPUT1", SIZE)):
-                    item = module.InferInput(name, ROWS.shape, "FP32")
-                    item.set_shared_memory("aio", SIZE, offset)
-                    inputs.append(item)
-                requests = []
-                for place in range(2):
-                    output = module.InferRequestedOutput("OUTPUT0")
-                    output.set_shared_memory("aio", SIZE, (2 + place) * SIZE)
-                    requests.append(client.infer("add_sub", inputs, outputs=[output]))
-                await asyncio.gather(*requests)
-            finally:
-                await client.unregister_system_shared_memory("aio")
-
-    for module, address in ((tritonclient.http.aio, http_address), (tritonclient.grpc.aio, grpc_address)):
-        with segment() as memory:
-            memory.put(ROWS, ROWS * 2)
-            asyncio.run(use(module, address, memory))
-            assert same(memory.get(ROWS, 2 * SIZE), ROWS * 3)
-            assert same(memory.get(ROWS, 3 * SIZE), ROWS * 3)
-
-
-def test_a_stream_answers_into_a_segment(grpc_address: str) -> None:
-    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
-    module = tritonclient.grpc
-    with segment() as memory, module.InferenceServerClient(grpc_address) as client:
-        library = Library(name="grpc", module=module, client=client)
-        with library.region(memory):
-            memory.put(ROWS, ROWS * 2)
-            client.start_stream(lambda result, error: answers.put((result, error)))
-            for place in (2, 3):
-                outputs = [library.output("OUTPUT0", ("r", SIZE, place * SIZE))]
-                client.async_stream_infer("add_sub", add_sub_inputs(library), outputs=outputs)
-            errors = [answers.get(timeout=10)[1] for _ in range(2)]
-            client.stop_stream()
-            assert errors == [None, None]
-            assert same(memory.get(ROWS, 2 * SIZE), ROWS * 3)
-            assert same(memory.get(ROWS, 3 * SIZE), ROWS * 3)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

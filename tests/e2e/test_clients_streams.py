@@ -61,23 +61,6 @@ def start(client: Any, **options: Any) -> "Queue[Answer]":
     return answers
 
 
-def test_a_stream_answers_until_its_empty_final_response(client: Any) -> None:
-    answers = start(client)
-    client.async_stream_infer("repeat", inputs([4, 5, 6]), request_id="r", enable_empty_final_response=True)
-    got = []
-    while True:
-        result, error = answers.get(timeout=10)
-        assert error is None
-        response = result.get_response()
-        assert response.id == "r"
-        if response.parameters["triton_final_response"].bool_param:
-            break
-        got.append(int(result.as_numpy("OUT")[0]))
-    assert got == [4, 5, 6]
-    assert len(response.outputs) == 0
-    client.stop_stream()
-
-
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
 def test_sequences_errors_and_compression_on_one_stream(client: Any, compression: str | None) -> None:
     answers = start(client, compression_algorithm=compression)
@@ -105,26 +88,6 @@ def test_stopping_a_stream_waits_for_what_is_due_or_cancels_it(client: Any) -> N
     *_, (result, error) = list(answers.queue)
     assert result is None
     assert "StatusCode.CANCELLED" in str(error.status())
-
-
-def test_the_first_error_can_be_the_status_of_the_stream(client: Any) -> None:
-    answers = start(client, headers={"triton_grpc_error": "true"})
-    client.async_stream_infer("nowhere", floats(1))
-    result, error = answers.get(timeout=10)
-    assert result is None
-    assert error is not None
-    assert error.status() == "StatusCode.NOT_FOUND"
-    client.stop_stream()
-
-
-def test_a_stream_has_a_timeout(client: Any) -> None:
-    answers = start(client, stream_timeout=0.3)
-    client.async_stream_infer("repeat", inputs([1] * 1000, delay=20))
-    error = None
-    while error is None:
-        _, error = answers.get(timeout=10)
-    assert error.status() == "StatusCode.DEADLINE_EXCEEDED"
-    client.stop_stream()
 
 
 def test_the_asynchronous_client_streams_both_ways(address: str) -> None:

@@ -197,12 +197,6 @@ def test_json_and_binary_tensors_mix_in_one_request_and_one_answer(
 # what a request can ask for
 
 
-def test_an_answer_carries_the_id_and_who_gave_it(library: Library) -> None:
-    answer = library.add_sub(request_id="no. 7 ü", model_version="1").get_response()
-    said = answer if isinstance(answer, dict) else {f.name: value for f, value in answer.ListFields()}
-    assert (said["id"], said["model_name"], said["model_version"]) == ("no. 7 ü", "add_sub", "1")
-
-
 def test_only_requested_outputs_come_in_the_order_asked_for(library: Library) -> None:
     one = library.add_sub(outputs=[library.output("OUTPUT1")])
     assert one.as_numpy("OUTPUT0") is None
@@ -210,13 +204,6 @@ def test_only_requested_outputs_come_in_the_order_asked_for(library: Library) ->
     both = library.add_sub(outputs=[library.output("OUTPUT1"), library.output("OUTPUT0")]).get_response()
     outputs = both["outputs"] if isinstance(both, dict) else [{"name": o.name} for o in both.outputs]
     assert [output["name"] for output in outputs] == ["OUTPUT1", "OUTPUT0"]
-
-
-def test_without_named_outputs_all_come_in_binary(over_http: Library) -> None:
-    answer = over_http.add_sub()
-    assert same(answer.as_numpy("OUTPUT0"), ROWS * 3)
-    for name in ("OUTPUT0", "OUTPUT1"):
-        assert answer.get_output(name)["parameters"]["binary_data_size"] == ROWS.nbytes
 
 
 def test_classification_gives_the_best_classes_and_their_labels(library: Library) -> None:
@@ -268,21 +255,6 @@ def test_a_deadline_over_grpc_ends_the_call_and_not_the_server(over_grpc: Librar
     assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
 
 
-def test_a_client_over_http_that_gives_up_disturbs_nobody(http_address: str, over_http: Library) -> None:
-    inputs = [over_http.input("x", np.array([[1, 2]], dtype=np.float32))]
-    option = {"http": "network_timeout", "http.aio": "conn_timeout"}[over_http.name]
-
-    async def impatient() -> Any:
-        return over_http.module.InferenceServerClient(http_address, **{option: 0.1})
-
-    hasty = replace(over_http, client=over_http.runner.run(impatient()))
-    with pytest.raises(TimeoutError):
-        hasty.infer("patient", inputs)
-    hasty.call("close")
-    answer = over_http.infer("patient", inputs)
-    assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
-
-
 def test_callbacks_bring_every_answer_to_its_question(libraries: Mapping[str, Library]) -> None:
     over_grpc = libraries["grpc"]
     answers: dict[int, Any] = {}
@@ -313,27 +285,6 @@ def test_many_requests_are_in_flight_over_http_at_once(libraries: Mapping[str, L
     assert all(same(answer, ROWS + number) for number, answer in enumerate(answers))
 
 
-def test_a_cancelled_call_ends_at_once_and_is_not_computed(libraries: Mapping[str, Library]) -> None:
-    over_grpc = libraries["grpc"]
-    inputs = [over_grpc.input("x", np.array([[1, 2]], dtype=np.float32))]
-    before = over_grpc.success_count("patient")
-    outcome: list[Any] = []
-    done = threading.Event()
-
-    def tell(result: Any, error: Any) -> None:
-        outcome.append(error)
-        done.set()
-
-    call = over_grpc.client.async_infer("patient", inputs, tell)
-    over_grpc.client.is_server_live()
-    call.cancel()
-    assert done.wait(20)
-    assert outcome[0].status() == "StatusCode.CANCELLED"
-    answer = over_grpc.infer("patient", inputs, client_timeout=20)
-    assert same(answer.as_numpy("y"), np.array([[2, 4]], dtype=np.float32))
-    assert over_grpc.success_count("patient") == before + 1
-
-
 def test_a_cancelled_task_ends_at_once_and_is_not_computed(over_asyncio: Library, server: Child) -> None:
     inputs = [over_asyncio.input("x", np.array([[1, 2]], dtype=np.float32))]
     before = over_asyncio.success_count("patient")
@@ -354,58 +305,6 @@ def test_a_cancelled_task_ends_at_once_and_is_not_computed(over_asyncio: Library
 # what the server says of itself
 
 
-def test_health(library: Library) -> None:
-    assert library.call("is_server_live")
-    assert library.call("is_server_ready")
-    assert library.call("is_model_ready", "add_sub")
-    assert library.call("is_model_ready", "add_sub", "1")
-    assert not library.call("is_model_ready", "add_sub", "2")
-    assert not library.call("is_model_ready", "nobody")
-
-
-def test_metadata_of_server_and_models(library: Library) -> None:
-    server = library.description("get_server_metadata")
-    assert server["name"] == "triton"
-    assert {"binary_tensor_data", "classification", "statistics"} <= set(server["extensions"])
-    model = library.description("get_model_metadata", "mnist")
-    assert (model["name"], model["versions"], model["platform"]) == ("mnist", ["1"], "onnxruntime_onnx")
-    tensors = [*model["inputs"], *model["outputs"]]
-    assert [(t["name"], t["datatype"], [int(dim) for dim in t["shape"]]) for t in tensors] == [
-        ("image", "FP32", [-1, 1, 8, 8]),
-        ("probabilities", "FP32", [-1, 10]),
-    ]
-
-
-def test_the_configuration_says_what_was_completed(library: Library) -> None:
-    answer = library.description("get_model_config", "identity")
-    config = answer["config"] if library.is_grpc else answer
-    assert (config["name"], config["backend"], int(config["max_batch_size"])) == (
-        "identity",
-        "onnxruntime",
-        8,
-    )
-    assert [tensor["name"] for tensor in config["input"]] == ["INPUT0"]
-    assert "dynamic_batching" in config
-
-
-def test_statistics_count_what_was_asked(library: Library) -> None:
-    def counted() -> tuple[int, int]:
-        statistics = library.description("get_inference_statistics", "add_sub", "1")["model_stats"][0]
-        return int(statistics.get("inference_count", 0)), library.success_count("add_sub")
-
-    inferences, requests = counted()
-    for _ in range(3):
-        library.add_sub()
-    assert counted() == (inferences + 6, requests + 3)
-
-
-def test_the_index_lists_every_model(library: Library) -> None:
-    answer = library.description("get_model_repository_index")
-    index = {entry["name"]: entry for entry in (answer["models"] if library.is_grpc else answer)}
-    assert {"add_sub", "identity", "mnist", "busy", "echo_bytes"} <= set(index)
-    assert all((entry["version"], entry["state"]) == ("1", "READY") for entry in index.values())
-
-
 # errors
 
 
@@ -417,28 +316,6 @@ def test_an_unknown_model_or_version_is_named(library: Library) -> None:
         with pytest.raises(InferenceServerException, match=words) as refused:
             library.infer(model, [library.input("INPUT0", ROWS)], model_version=version)
         assert refused.value.status() == library.status("NOT_FOUND")
-
-
-WRONG_INPUTS = {
-    "shape": ("INPUT0", np.zeros((1, 15), np.float32), "FP32", r"Expected \[-1,16\], got \[1,15\]"),
-    "datatype": ("INPUT0", np.zeros((1, 16), np.int32), "INT32", "data-type is 'INT32', but .* 'FP32'"),
-    "batch": ("INPUT0", np.zeros((9, 16), np.float32), "FP32", "batch-size must be <= 8"),
-    "name": ("INPUT", np.zeros((1, 16), np.float32), "FP32", "unexpected inference input 'INPUT' for model"),
-}
-
-
-@pytest.mark.parametrize("wrong", WRONG_INPUTS)
-def test_a_wrong_input_is_refused_with_what_is_wrong(library: Library, wrong: str) -> None:
-    name, array, datatype, words = WRONG_INPUTS[wrong]
-    with pytest.raises(InferenceServerException, match=words) as refused:
-        library.infer("identity", [library.input(name, array, datatype)])
-    assert refused.value.status() == library.status("INVALID_ARGUMENT")
-    assert library.call("is_server_live")
-
-
-def test_an_unknown_output_is_named(library: Library) -> None:
-    with pytest.raises(InferenceServerException, match="unexpected inference output 'OUTPUT9'"):
-        library.add_sub(outputs=[library.output("OUTPUT9")])
 
 
 # many at once

@@ -4,7 +4,6 @@ import http.client
 import json
 import signal
 import socket
-import struct
 import threading
 import urllib.error
 import urllib.request
@@ -23,8 +22,6 @@ from tests.serving.live import SERVICE, binary_request, floats, infer_message, o
 from tests.serving.onnx_files import busy, doubling, slow_to_load, write_model
 from tests.waiting import eventually
 from tpx.protocol import messages
-from tpx.protocol.http2 import frames
-from tpx.protocol.http2.hpack import encode_stateless
 
 pytestmark = pytest.mark.e2e
 
@@ -243,60 +240,6 @@ def test_for_the_drain_it_serves_everything_and_then_has_clients_leave(repositor
             assert asked[0] is None
             assert asked[-1] == "close"
         assert child.ended(25) == 0
-
-
-def test_idle_connections_do_not_hold_it_up(child: Child) -> None:
-    idle = [connect(child, service) for service in ("HTTPService", "GRPCInferenceService", "Metrics Service")]
-    kept_alive = connect(child)
-    kept_alive.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert b" 200 " in kept_alive.recv(1000)
-    with grpc.insecure_channel(f"127.0.0.1:{child.port('GRPCInferenceService')}") as channel:
-        channel.unary_unary(SERVICE + "ServerLive", None, None)(b"", timeout=5)
-        assert child.stop() == 0
-    for connection in (*idle, kept_alive):
-        connection.close()
-
-
-POST = b"POST /v2/models/net/infer HTTP/1.1\r\nHost: localhost\r\n"
-HALF_SENT = (
-    POST[:-5],
-    POST + b"Content-Length: 100\r\n\r\n{",
-    POST + b"Content-Length: 9000000\r\n\r\n" + bytes(70_000),
-    POST + b"Transfer-Encoding: chunked\r\n\r\nff\r\n{",
-)
-
-
-def half_a_call() -> bytes:
-    """The beginning of a gRPC connection, a call, and a part of its message."""
-    headers = [
-        (b":method", b"POST"),
-        (b":scheme", b"http"),
-        (b":path", (SERVICE + "ModelInfer").encode()),
-        (b":authority", b"x"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-    ]
-    message = struct.pack(">BI", 0, 1000) + bytes(10)
-    return (
-        frames.PREFACE
-        + frames.settings_frame({})
-        + frames.frame(frames.HEADERS, frames.END_HEADERS, 1, encode_stateless(headers))
-        + frames.frame(frames.DATA, 0, 1, message)
-    )
-
-
-def test_requests_that_were_half_sent_do_not_hold_it_up(child: Child) -> None:
-    connections = []
-    for sent in HALF_SENT:
-        connections += [connect(child) for _ in range(2)]
-        connections[-1].sendall(sent)
-        connections[-2].sendall(sent)
-    connections.append(connect(child, "GRPCInferenceService"))
-    connections[-1].sendall(half_a_call())
-    assert fetch(child, "/v2/health/live")[0] == 200  # what was sent before has been read
-    assert child.stop() == 0
-    for connection in connections:
-        connection.close()
 
 
 def test_a_client_that_does_not_read_its_answer_does_not_hold_it_up_forever(repository: Path) -> None:

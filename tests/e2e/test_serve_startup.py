@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import trustme
 
 from tests.e2e.child import ANY_PORTS, Child, environment, serve, tpx
 from tests.serving.onnx_files import doubling, write_model
@@ -89,15 +87,6 @@ def test_it_says_what_it_loads_what_it_serves_and_where_in_that_order(repository
         assert child.stop() == 0
 
 
-def test_log_lines_have_tritons_form(repository: Path) -> None:
-    with serve("--model-repository", repository) as child:
-        child.ready()
-        line = next(line for line in child.out if "loading: net:1" in line)
-        assert re.fullmatch(
-            rf'I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {child.engine.pid} loads\.py:\d+\] "loading: net:1"', line
-        )
-
-
 def test_every_line_of_a_json_log_is_an_object(repository: Path) -> None:
     with serve("--model-repository", repository, "--log-format=json") as child:
         child.ready()
@@ -108,12 +97,6 @@ def test_every_line_of_a_json_log_is_an_object(repository: Path) -> None:
         assert "is ready: http://" in messages[-1]
         assert records[0].keys() == {"time", "level", "message", "process", "file", "line"}
         assert child.stop() == 0
-
-
-def test_one_file_is_enough(repository: Path) -> None:
-    with serve(repository / "net" / "1" / "model.onnx") as child:
-        child.ready()
-        assert infer(child, "model") == [2, 4]
 
 
 def test_several_repositories_and_files_are_served_together(repository: Path, tmp_path: Path) -> None:
@@ -204,45 +187,6 @@ def test_a_model_that_fails_may_be_done_without(
         assert child.stop() == 0
 
 
-def test_a_folder_without_a_configuration_is_passed_over_where_there_must_be_one(tmp_path: Path) -> None:
-    whole = "".join(
-        f"{what} [{{ name: '{name}' data_type: TYPE_FP32 dims: [ -1, 2 ] }}] "
-        for what, name in (("input", "x"), ("output", "y"))
-    )
-    write_model(tmp_path, "net", config=whole)
-    write_model(tmp_path, "bare")
-    words = [f"--model-repository={tmp_path}", "--strict-model-config=true"]
-    done = tpx("serve", *words)
-    assert done.returncode == 1
-    assert done.stderr.endswith(
-        "error: creating server: Internal - failed to load 1 of 2 models: bare "
-        "(--exit-on-error=false serves the others)\n"
-    )
-    with serve(*words, "--exit-on-error=false") as child:
-        child.ready()
-        assert get(child, "/v2/health/ready")[0] == 200
-        assert get(child, "/v2/models/net/ready")[0] == 200
-        assert get(child, "/v2/models/bare/ready")[0] == 400
-        assert child.stop() == 0
-
-
-@pytest.mark.parametrize(("words", "ready"), [([], 400), (["--strict-readiness=false"], 200)])
-def test_a_missing_repository_may_be_done_without(tmp_path: Path, words: list[str], ready: int) -> None:
-    with serve("--model-repository", tmp_path / "nowhere", "--exit-on-error=false", *words) as child:
-        child.ready()
-        assert get(child, "/v2/health/live")[0] == 200
-        assert get(child, "/v2/health/ready")[0] == ready
-        assert child.stop() == 0
-
-
-def test_names_that_are_no_text_do_not_end_it(tmp_path: Path) -> None:
-    write_model(tmp_path, "net")
-    os.mkdir(os.fsencode(tmp_path) + b"/caf\xe9")  # noqa: PTH102 (a Path cannot spell it)
-    with serve("--model-repository", tmp_path, "--exit-on-error=false") as child:
-        child.ready()
-        assert infer(child, "net") == [2, 4]
-
-
 def test_a_terminal_that_cannot_show_a_name_does_not_end_it(tmp_path: Path) -> None:
     write_model(tmp_path, "bäcker")
     with serve("--model-repository", tmp_path, env={"PYTHONIOENCODING": "ascii"}) as child:
@@ -273,15 +217,6 @@ def test_a_port_in_use_is_named(repository: Path, flag: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_wrong_command_line_ends_with_1_and_a_word(repository: Path) -> None:
-    done = tpx("serve", f"--model-repository={repository}", "--http-prt=1")
-    assert done.returncode == 1
-    assert done.stderr == (
-        "error: creating server: Invalid argument - Invalid long option '--http-prt' "
-        "(did you mean '--http-port'?)\n"
-    )
-
-
 # endpoints
 
 
@@ -292,27 +227,6 @@ def test_endpoints_can_be_left_out(repository: Path) -> None:
         assert "GRPCInferenceService" not in child.text
         assert "Metrics Service" not in child.text
         assert infer(child, "net") == [2, 4]
-        assert child.stop() == 0
-
-
-def test_tls_is_spoken_where_it_is_asked_for(repository: Path, tmp_path: Path) -> None:
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    chain, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    certificate.private_key_pem.write_to_path(str(key))
-    certificate.cert_chain_pems[0].write_to_path(str(chain))
-    words = ["--http-use-ssl", f"--http-server-cert={chain}", f"--http-server-key={key}"]
-    with serve("--model-repository", repository, *words) as child:
-        child.ready()
-        assert "is ready: https://127.0.0.1:" in child.text
-        context = ssl.create_default_context()
-        authority.configure_trust(context)
-        connection = http.client.HTTPSConnection(
-            "127.0.0.1", child.port("HTTPService"), timeout=10, context=context
-        )
-        connection.request("GET", "/v2/health/ready")
-        assert connection.getresponse().status == 200
-        connection.close()
         assert child.stop() == 0
 
 

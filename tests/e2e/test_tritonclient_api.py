@@ -292,7 +292,7 @@ def test_options_of_the_constructors(
 
 
 def test_every_option_of_the_constructors_is_tried() -> None:
-    """Those about TLS are tried in test_clients_tls.py and test_clients_certificates.py."""
+    """Those about TLS are tried in test_clients_certificates.py."""
     tls = {"ssl", "ssl_options", "ssl_context_factory", "insecure", "ssl_context"}
     tls |= {"root_certificates", "private_key", "certificate_chain", "creds"}
     tried = {

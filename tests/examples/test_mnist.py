@@ -16,6 +16,7 @@ def packaged() -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.slow
 def test_it_reads_97_of_100_digits_that_training_never_saw(
     packaged: onnxruntime.InferenceSession, digits: Any
 ) -> None:
@@ -34,6 +35,7 @@ def test_the_answers_are_probabilities_for_any_batch(packaged: onnxruntime.Infer
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_fifth_of_every_class_is_held_out(digits: Any) -> None:
     labels = digits.target
     unseen = held_out(labels)

@@ -1,7 +1,5 @@
 """One `tpx serve` that every attack of a session meets: what one of them breaks, the next one notices."""
 
-import asyncio
-import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +10,6 @@ from tests.hostile.siege import BROKEN_MODELS, EXPLICIT, GOOD, Siege, besieged, 
 from tests.serving.backends.llamacpp.models import write_tiny
 
 MIB = 1 << 20
-_LIMIT_S = 30
 
 
 @pytest.fixture(scope="session")
@@ -50,18 +47,3 @@ def _warm(server: Siege) -> None:
     for count in (50_000, 800_000):  # each of these and its answer have a thread
         x = {"name": "x", "datatype": "FP32", "shape": [1, count], "data": [1.5] * count}
         assert wire.post(server.http, "/v2/models/double/infer", {"inputs": [x]}).status == 200
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Tests written as coroutines run on a fresh loop, within bounds."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = inspect.signature(pyfuncitem.obj).parameters
-
-    async def bounded() -> None:
-        async with asyncio.timeout(_LIMIT_S):
-            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
-
-    asyncio.run(bounded())
-    return True

@@ -3,9 +3,8 @@
 import pytest
 
 from tests.perf.conftest import make_window
-from tpx.options import from_argv
+from tests.perf.parsing import parse
 from tpx.perf.measure.rules import LATENCY_MOVES, rule_for
-from tpx.perf.options import SessionSpec
 from tpx.perf.settings import LevelSettings
 
 EVEN = [make_window(100, 200), make_window(101, 210), make_window(99, 205)]
@@ -54,5 +53,5 @@ def test_what_is_stable_altogether_is_not_doubted() -> None:
 def test_streams_and_sequences_are_asynchronous_by_themselves(
     words: tuple[str, ...], sequences: bool, expected: bool
 ) -> None:
-    config = from_argv(SessionSpec, ["-m", "net", *words])
+    config = parse(*words)
     assert config.wire.calls_asynchronously(sequences=sequences) is expected

@@ -62,6 +62,13 @@ def test_a_run_ends_after_it_began_whatever_the_clock_is_set_to(monkeypatch: pyt
     assert timedelta(0) < taken < timedelta(minutes=1)
 
 
+def test_the_load_of_a_warm_up_by_time_is_not_measured() -> None:
+    behaviour = Behaviour(delay_s=lambda _: 0.01)
+    (level,) = ran("http", behaviour, "--warmup-seconds", "0.3", "--request-count", "5").levels
+    assert level.requests == 5
+    assert 5 < behaviour.infers - 5 <= 31
+
+
 @BOTH
 def test_the_servers_figures_come_from_its_statistics(protocol: str) -> None:
     (level,) = ran(protocol, Behaviour(), "--request-count", "20").levels

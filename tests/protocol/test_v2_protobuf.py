@@ -301,7 +301,7 @@ def test_a_whole_number_of_either_sign_is_the_parameter_that_it_was(value: int) 
 def test_long_explicit_contents_arrive_as_short_ones_do(
     datatype: str, field: str, value: Any, packed: bool
 ) -> None:
-    count = 200_000
+    count = 100_000
     message = messages.ModelInferRequest(model_name="m", id="r")
     message.inputs.add(name="before", datatype="INT32", shape=[1]).contents.int_contents.append(7)
     item = message.inputs.add(name="x", datatype=datatype, shape=[count])

@@ -111,8 +111,7 @@ async def serving(
         assert model.in_flight == 0
         assert model.pending == 0
     finally:
-        if fake.gate is not None:
-            fake.gate.release(1000)
+        fake.release(1000)
         await loop.run_in_executor(None, model.close)
     assert not [thread for thread in threading.enumerate() if thread.name in names]
     assert fake.closed_executors == instances

@@ -111,32 +111,28 @@ def test_a_model_that_is_loaded_again_begins_with_nothing() -> None:
     assert look_up(old, request()) is not None
 
 
-def test_the_event_loop_neither_hashes_nor_copies_large_tensors() -> None:
+async def test_the_event_loop_neither_hashes_nor_copies_large_tensors() -> None:
     cached = CachedModel(ResponseCache(8 << 20), ModelStatistics())
     large, kept = request(rows=((1.0,) * 300_000,)), answer(2 << 20)
     assert cached.is_large(large)
     assert not cached.is_large(request())
-
-    async def scene() -> None:
-        loop, free = asyncio.get_running_loop(), threading.Event()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-        keys: asyncio.Queue[bytes] = asyncio.Queue()
-        copied: asyncio.Queue[InferResponse] = asyncio.Queue()
-        loop.run_in_executor(None, free.wait, 10)
-        cached.hash_in_thread(large, lambda _, key: keys.put_nowait(key))
-        await asyncio.sleep(0)
-        assert keys.empty()
-        free.set()
-        assert cached.answer(large, await asyncio.wait_for(keys.get(), 10)) is None
-        free.clear()
-        loop.run_in_executor(None, free.wait, 10)
-        cached.keep(large, kept, lambda _, response: copied.put_nowait(response))
-        await asyncio.sleep(0)
-        assert copied.empty()
-        free.set()
-        assert await asyncio.wait_for(copied.get(), 10) is kept
-
-    asyncio.run(scene())
+    loop, free = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    keys: asyncio.Queue[bytes] = asyncio.Queue()
+    copied: asyncio.Queue[InferResponse] = asyncio.Queue()
+    loop.run_in_executor(None, free.wait, 10)
+    cached.hash_in_thread(large, lambda _, key: keys.put_nowait(key))
+    await asyncio.sleep(0)
+    assert keys.empty()
+    free.set()
+    assert cached.answer(large, await asyncio.wait_for(keys.get(), 10)) is None
+    free.clear()
+    loop.run_in_executor(None, free.wait, 10)
+    cached.keep(large, kept, lambda _, response: copied.put_nowait(response))
+    await asyncio.sleep(0)
+    assert copied.empty()
+    free.set()
+    assert await asyncio.wait_for(copied.get(), 10) is kept
     found = look_up(cached, large)
     assert found is not None
     assert found.outputs[0].data == kept.outputs[0].data

@@ -129,22 +129,18 @@ def test_cancelled_requests_are_purged_while_the_instance_is_busy() -> None:
     assert scene.dispatcher.pending == 2
 
 
-def test_a_full_queue_refuses_at_once_and_counts_it() -> None:
-    async def scene() -> None:
-        policies = QueuePolicies(default=QueuePolicy(max_queue_size=1))
-        fake = FakeModel(gate=closed_gate())
-        async with serving(fake, scheduler=DynamicBatcher(1, (), 0, policies)) as client:
-            requests = [client.send([[1, 1]])]
-            await entered(fake)
-            requests.append(client.send([[2, 2]]))
-            with pytest.raises(Overloaded, match="Exceeds maximum queue size"):
-                client.send([[3, 3]], request_id="three")
-            assert client.model.statistics.failures["REJECTED"] == 1
-            assert fake.gate is not None
-            fake.gate.release(2)
-            assert await client.all_answers(requests) == [doubled([[1, 1]]), doubled([[2, 2]])]
-
-    asyncio.run(scene())
+async def test_a_full_queue_refuses_at_once_and_counts_it() -> None:
+    policies = QueuePolicies(default=QueuePolicy(max_queue_size=1))
+    fake = FakeModel(gate=closed_gate())
+    async with serving(fake, scheduler=DynamicBatcher(1, (), 0, policies)) as client:
+        requests = [client.send([[1, 1]])]
+        await entered(fake)
+        requests.append(client.send([[2, 2]]))
+        with pytest.raises(Overloaded, match="Exceeds maximum queue size"):
+            client.send([[3, 3]], request_id="three")
+        assert client.model.statistics.failures["REJECTED"] == 1
+        fake.release(2)
+        assert await client.all_answers(requests) == [doubled([[1, 1]]), doubled([[2, 2]])]
 
 
 @pytest.mark.parametrize("preserve", [True, False])
@@ -174,25 +170,21 @@ def test_answers_keep_the_order_of_their_requests_where_that_is_asked_for(preser
     assert asyncio.run(scene()) == ([1, 2, 3] if preserve else [2, 3, 1])
 
 
-def test_a_refused_request_does_not_hold_up_the_order() -> None:
-    async def scene() -> None:
-        policies = QueuePolicies(default=QueuePolicy(timeout_ns=200 * MS, max_queue_size=1))
-        fake = FakeModel(gate=closed_gate())
-        scheduler = DynamicBatcher(1, (), 0, policies)
-        async with serving(fake, scheduler=scheduler, preserve_ordering=True) as client:
-            first = client.send([[1, 1]])
-            await entered(fake)
-            late = client.send([[2, 2]])
-            with pytest.raises(Overloaded):
-                client.send([[3, 3]])
-            await until(lambda: client.model.statistics.failures["REJECTED"] == 2)
-            assert not client.answers
-            assert fake.gate is not None
-            fake.gate.release()
-            await client.all_answers([first, late])
-            assert [request for request, _ in client.answers] == [first, late]
-
-    asyncio.run(scene())
+async def test_a_refused_request_does_not_hold_up_the_order() -> None:
+    policies = QueuePolicies(default=QueuePolicy(timeout_ns=200 * MS, max_queue_size=1))
+    fake = FakeModel(gate=closed_gate())
+    scheduler = DynamicBatcher(1, (), 0, policies)
+    async with serving(fake, scheduler=scheduler, preserve_ordering=True) as client:
+        first = client.send([[1, 1]])
+        await entered(fake)
+        late = client.send([[2, 2]])
+        with pytest.raises(Overloaded):
+            client.send([[3, 3]])
+        await until(lambda: client.model.statistics.failures["REJECTED"] == 2)
+        assert not client.answers
+        fake.release()
+        await client.all_answers([first, late])
+        assert [request for request, _ in client.answers] == [first, late]
 
 
 # sequences
@@ -231,195 +223,160 @@ def step(
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("oldest", [False, True])
 @pytest.mark.parametrize("slots", [1, 3])
-def test_many_sequences_at_once_each_add_up(oldest: bool, inline: bool, slots: int) -> None:
-    async def scene() -> None:
-        fake = FakeModel(accumulate, inline=inline)
-        limit = INLINE if inline else 0
-        parts = sequential(slots, oldest=oldest)
-        async with serving(fake, instances=2, inline_below_ns=limit, **parts) as client:
-            requests = [
-                [step(client, n, n, start=not k, end=k == 9) for n in range(1, 21)] for k in range(10)
-            ]
-            for k, row in enumerate(requests):
-                expected = [[[float(n * (k + 1)), float(-n * (k + 1))]] for n in range(1, 21)]
-                assert await client.all_answers(row) == expected
-            assert not client.model.busy
-
-    asyncio.run(scene())
+async def test_many_sequences_at_once_each_add_up(oldest: bool, inline: bool, slots: int) -> None:
+    fake = FakeModel(accumulate, inline=inline)
+    limit = INLINE if inline else 0
+    parts = sequential(slots, oldest=oldest)
+    async with serving(fake, instances=2, inline_below_ns=limit, **parts) as client:
+        requests = [[step(client, n, n, start=not k, end=k == 9) for n in range(1, 21)] for k in range(10)]
+        for k, row in enumerate(requests):
+            expected = [[[float(n * (k + 1)), float(-n * (k + 1))]] for n in range(1, 21)]
+            assert await client.all_answers(row) == expected
+        assert not client.model.busy
 
 
-def test_a_sequence_stays_with_its_instance() -> None:
-    async def scene() -> None:
-        fake = FakeModel(accumulate)
-        async with serving(fake, instances=3, **sequential(1, oldest=False)) as client:
-            for k in range(8):
-                await client.answer(step(client, 5, 1, start=not k))
-                assert client.model.busy
-            assert len(set(fake.threads)) == 1
-            await client.answer(step(client, 5, 1, start=False, end=True))
-            assert not client.model.busy
-
-    asyncio.run(scene())
-
-
-def test_an_idle_sequence_ends_although_nothing_else_happens() -> None:
-    async def scene() -> None:
-        fake = FakeModel(accumulate)
-        async with serving(fake, **sequential(1, oldest=False, idle_ns=10 * MS)) as client:
-            await client.answer(step(client, 1, 1, start=True))
-            waiting = step(client, 2, 2, start=True, end=True)
+async def test_a_sequence_stays_with_its_instance() -> None:
+    fake = FakeModel(accumulate)
+    async with serving(fake, instances=3, **sequential(1, oldest=False)) as client:
+        for k in range(8):
+            await client.answer(step(client, 5, 1, start=not k))
             assert client.model.busy
-            assert await client.answer(waiting) == [[2, -2]]
-            await until(lambda: not client.model.busy)
-
-    asyncio.run(scene())
-
-
-def test_empty_slots_count_as_rows_of_an_execution_and_not_as_inferences() -> None:
-    async def scene() -> None:
-        fake = FakeModel(accumulate)
-        async with serving(fake, **sequential(4, oldest=False)) as client:
-            for number in (1, 2, 3):
-                await client.answer(step(client, number, number, start=True))
-            await client.answer(step(client, 3, 10, start=False))
-            await client.answer(step(client, 1, 10, start=False))
-            statistics = client.model.statistics
-            assert {size: each.count for size, each in statistics.batches.items()} == {1: 2, 2: 1, 3: 2}
-            assert (statistics.inference_count, statistics.execution_count) == (5, 5)
-            assert [len(inputs["x"]) for inputs in fake.executed] == [1, 2, 3, 3, 1]
-            for number in (1, 2, 3):
-                await client.answer(step(client, number, 0, start=False, end=True))
-
-    asyncio.run(scene())
+        assert len(set(fake.threads)) == 1
+        await client.answer(step(client, 5, 1, start=False, end=True))
+        assert not client.model.busy
 
 
-def test_the_row_of_a_cancelled_request_of_a_sequence_is_empty() -> None:
-    async def scene() -> None:
-        fake = FakeModel(accumulate, gate=closed_gate())
-        async with serving(fake, **sequential(3, oldest=False)) as client:
-            first = step(client, 1, 1, start=True, end=True)
-            await entered(fake)
-            behind = [step(client, number, number, start=True, end=True) for number in (2, 3, 4)]
-            behind[1].cancelled = True
-            assert fake.gate is not None
-            fake.gate.release(5)
-            await client.all_answers([first, *behind])
-            assert fake.executed[1]["x"][:, 0].tolist() == [4, 2, 0]
-            assert client.model.statistics.failures["CANCELED"] == 1
-
-    asyncio.run(scene())
+async def test_an_idle_sequence_ends_although_nothing_else_happens() -> None:
+    fake = FakeModel(accumulate)
+    async with serving(fake, **sequential(1, oldest=False, idle_ns=10 * MS)) as client:
+        await client.answer(step(client, 1, 1, start=True))
+        waiting = step(client, 2, 2, start=True, end=True)
+        assert client.model.busy
+        assert await client.answer(waiting) == [[2, -2]]
+        await until(lambda: not client.model.busy)
 
 
-def test_a_failed_request_of_a_sequence_leaves_its_state_as_it_was() -> None:
+async def test_empty_slots_count_as_rows_of_an_execution_and_not_as_inferences() -> None:
+    fake = FakeModel(accumulate)
+    async with serving(fake, **sequential(4, oldest=False)) as client:
+        for number in (1, 2, 3):
+            await client.answer(step(client, number, number, start=True))
+        await client.answer(step(client, 3, 10, start=False))
+        await client.answer(step(client, 1, 10, start=False))
+        statistics = client.model.statistics
+        assert {size: each.count for size, each in statistics.batches.items()} == {1: 2, 2: 1, 3: 2}
+        assert (statistics.inference_count, statistics.execution_count) == (5, 5)
+        assert [len(inputs["x"]) for inputs in fake.executed] == [1, 2, 3, 3, 1]
+        for number in (1, 2, 3):
+            await client.answer(step(client, number, 0, start=False, end=True))
+
+
+async def test_the_row_of_a_cancelled_request_of_a_sequence_is_empty() -> None:
+    fake = FakeModel(accumulate, gate=closed_gate())
+    async with serving(fake, **sequential(3, oldest=False)) as client:
+        first = step(client, 1, 1, start=True, end=True)
+        await entered(fake)
+        behind = [step(client, number, number, start=True, end=True) for number in (2, 3, 4)]
+        behind[1].cancelled = True
+        fake.release(5)
+        await client.all_answers([first, *behind])
+        assert fake.executed[1]["x"][:, 0].tolist() == [4, 2, 0]
+        assert client.model.statistics.failures["CANCELED"] == 1
+
+
+async def test_a_failed_request_of_a_sequence_leaves_its_state_as_it_was() -> None:
     def compute(inputs: Arrays) -> Arrays:
         if (inputs["x"] == 13).any():
             raise RuntimeError("unlucky")
         return accumulate(inputs)
 
-    async def scene() -> None:
-        async with serving(FakeModel(compute), **sequential(2, oldest=False)) as client:
-            await client.answer(step(client, 1, 1, start=True))
-            bad, good = step(client, 1, 13, start=False), step(client, 2, 2, start=True)
-            error = await client.answer(bad)
-            assert getattr(error, "message", "") == "RuntimeError: unlucky"
-            assert await client.answer(good) == [[2, -2]], "the other sequences of its batch are served"
-            assert await client.answer(step(client, 1, 4, start=False, end=True)) == [[5, -5]]
-            await client.answer(step(client, 2, 0, start=False, end=True))
-
-    asyncio.run(scene())
+    async with serving(FakeModel(compute), **sequential(2, oldest=False)) as client:
+        await client.answer(step(client, 1, 1, start=True))
+        bad, good = step(client, 1, 13, start=False), step(client, 2, 2, start=True)
+        error = await client.answer(bad)
+        assert getattr(error, "message", "") == "RuntimeError: unlucky"
+        assert await client.answer(good) == [[2, -2]], "the other sequences of its batch are served"
+        assert await client.answer(step(client, 1, 4, start=False, end=True)) == [[5, -5]]
+        await client.answer(step(client, 2, 0, start=False, end=True))
 
 
-def test_a_cancelled_request_ends_its_sequence_for_all_that_wait_in_it() -> None:
-    async def scene() -> None:
-        fake = FakeModel(accumulate, gate=closed_gate())
-        async with serving(fake, **sequential(1, oldest=False)) as client:
-            parts = [step(client, 1, 1, start=not k) for k in range(3)]
-            await entered(fake)
-            parts[1].cancel()
-            other = step(client, 2, 7, start=True, end=True)
-            assert fake.gate is not None
-            fake.gate.release(2)
-            assert await client.answer(other) == [[7, -7]]
-            answers = await client.all_answers(parts)
-            assert [isinstance(answer, Cancelled) for answer in answers] == [False, True, True]
-            assert client.model.statistics.failures["CANCELED"] == 2
-
-    asyncio.run(scene())
+async def test_a_cancelled_request_ends_its_sequence_for_all_that_wait_in_it() -> None:
+    fake = FakeModel(accumulate, gate=closed_gate())
+    async with serving(fake, **sequential(1, oldest=False)) as client:
+        parts = [step(client, 1, 1, start=not k) for k in range(3)]
+        await entered(fake)
+        parts[1].cancel()
+        other = step(client, 2, 7, start=True, end=True)
+        fake.release(2)
+        assert await client.answer(other) == [[7, -7]]
+        answers = await client.all_answers(parts)
+        assert [isinstance(answer, Cancelled) for answer in answers] == [False, True, True]
+        assert client.model.statistics.failures["CANCELED"] == 2
 
 
 # turns
 
 
-def test_a_turn_that_nobody_needs_any_more_goes_to_the_next_model() -> None:
-    async def scene() -> None:
-        limiter = RateLimiter({})
-        needs = Needs(resources={("R", 0): 1})
-        busy, idle, last = (FakeModel(gate=closed_gate()) for _ in range(3))
-        async with (
-            serving(busy, needs=needs, limiter=limiter, name="busy") as first,
-            serving(idle, needs=needs, limiter=limiter, name="idle") as second,
-            serving(last, needs=needs, limiter=limiter) as third,
-        ):
-            running = first.send([[1, 1]])
-            await entered(busy)
-            unwanted = second.send([[2, 2]])
-            waiting = third.send([[3, 3]])
-            unwanted.cancel()
-            for fake in (busy, last):
-                assert fake.gate is not None
-                fake.gate.release()
-            assert await first.answer(running) == doubled([[1, 1]])
-            assert await third.answer(waiting) == doubled([[3, 3]])
-            assert isinstance(await second.answer(unwanted), Cancelled)
-            assert not idle.executed
-
-    asyncio.run(scene())
+async def test_a_turn_that_nobody_needs_any_more_goes_to_the_next_model() -> None:
+    limiter = RateLimiter({})
+    needs = Needs(resources={("R", 0): 1})
+    busy, idle, last = (FakeModel(gate=closed_gate()) for _ in range(3))
+    async with (
+        serving(busy, needs=needs, limiter=limiter, name="busy") as first,
+        serving(idle, needs=needs, limiter=limiter, name="idle") as second,
+        serving(last, needs=needs, limiter=limiter) as third,
+    ):
+        running = first.send([[1, 1]])
+        await entered(busy)
+        unwanted = second.send([[2, 2]])
+        waiting = third.send([[3, 3]])
+        unwanted.cancel()
+        for fake in (busy, last):
+            fake.release()
+        assert await first.answer(running) == doubled([[1, 1]])
+        assert await third.answer(waiting) == doubled([[3, 3]])
+        assert isinstance(await second.answer(unwanted), Cancelled)
+        assert not idle.executed
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_models_that_take_turns_serve_everybody(inline: bool) -> None:
-    async def scene() -> None:
-        limiter = RateLimiter({})
-        limit = INLINE if inline else 0
-        fakes = [FakeModel(inline=inline) for _ in range(3)]
-        options: dict[str, Any] = {"limiter": limiter, "inline_below_ns": limit, "instances": 2}
-        async with (
-            serving(fakes[0], name="a", needs=Needs(resources={("R", 0): 1}), **options) as a,
-            serving(
-                fakes[1],
-                name="b",
-                needs=Needs(resources={("R", 0): 2}, priority=3),
-                scheduler=DynamicBatcher(8),
-                **options,
-            ) as b,
-            serving(fakes[2], name="c", needs=Needs(resources={("R", 0): 3, ("Q", -1): 1}), **options) as c,
-        ):
-            sent = [[client.send([[n, n]]) for n in range(60)] for client in (a, b, c)]
-            for client, requests in zip((a, b, c), sent, strict=True):
-                assert await client.all_answers(requests) == [doubled([[n, n]]) for n in range(60)]
-
-    asyncio.run(scene())
+async def test_models_that_take_turns_serve_everybody(inline: bool) -> None:
+    limiter = RateLimiter({})
+    limit = INLINE if inline else 0
+    fakes = [FakeModel(inline=inline) for _ in range(3)]
+    options: dict[str, Any] = {"limiter": limiter, "inline_below_ns": limit, "instances": 2}
+    async with (
+        serving(fakes[0], name="a", needs=Needs(resources={("R", 0): 1}), **options) as a,
+        serving(
+            fakes[1],
+            name="b",
+            needs=Needs(resources={("R", 0): 2}, priority=3),
+            scheduler=DynamicBatcher(8),
+            **options,
+        ) as b,
+        serving(fakes[2], name="c", needs=Needs(resources={("R", 0): 3, ("Q", -1): 1}), **options) as c,
+    ):
+        sent = [[client.send([[n, n]]) for n in range(60)] for client in (a, b, c)]
+        for client, requests in zip((a, b, c), sent, strict=True):
+            assert await client.all_answers(requests) == [doubled([[n, n]]) for n in range(60)]
 
 
-def test_a_timeout_ends_while_others_have_the_turn() -> None:
-    async def scene() -> None:
-        limiter = RateLimiter({})
-        needs = Needs(resources={("R", 0): 1})
-        policies = QueuePolicies(default=QueuePolicy(timeout_ns=10 * MS))
-        busy = FakeModel(gate=closed_gate())
-        scheduler = DynamicBatcher(1, (), 0, policies)
-        async with (
-            serving(busy, needs=needs, limiter=limiter, name="busy") as first,
-            serving(FakeModel(), needs=needs, limiter=limiter, scheduler=scheduler) as second,
-        ):
-            running = first.send([[1, 1]])
-            await entered(busy)
-            assert isinstance(await second.answer(second.send([[2, 2]])), Overloaded)
-            assert busy.gate is not None
-            busy.gate.release()
-            assert await first.answer(running) == doubled([[1, 1]])
-
-    asyncio.run(scene())
+async def test_a_timeout_ends_while_others_have_the_turn() -> None:
+    limiter = RateLimiter({})
+    needs = Needs(resources={("R", 0): 1})
+    policies = QueuePolicies(default=QueuePolicy(timeout_ns=10 * MS))
+    busy = FakeModel(gate=closed_gate())
+    scheduler = DynamicBatcher(1, (), 0, policies)
+    async with (
+        serving(busy, needs=needs, limiter=limiter, name="busy") as first,
+        serving(FakeModel(), needs=needs, limiter=limiter, scheduler=scheduler) as second,
+    ):
+        running = first.send([[1, 1]])
+        await entered(busy)
+        assert isinstance(await second.answer(second.send([[2, 2]])), Overloaded)
+        assert busy.gate is not None
+        busy.gate.release()
+        assert await first.answer(running) == doubled([[1, 1]])
 
 
 def medium_scene(scheduler: Scheduler) -> Scene:

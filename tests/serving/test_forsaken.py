@@ -78,31 +78,27 @@ class Waiting:
 
 
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
-def test_what_nobody_waits_for_is_not_held_while_the_only_instance_is_busy(
+async def test_what_nobody_waits_for_is_not_held_while_the_only_instance_is_busy(
     parts: Callable[[], dict[str, Any]],
 ) -> None:
-    async def scene() -> None:
-        fake = FakeModel(lambda inputs: accumulate({"s_in": inputs["x"], **inputs}), gate=closed_gate())
-        async with serving(fake, **parts()) as client:
-            waiting = Waiting(client)
-            stay = [waiting.send(1)]
-            await entered(fake)
-            stay += [waiting.send(number) for number in range(2, 2 + IN_HAND)]
-            left = [waiting.send(number) for number in range(100, 100 + MANY)]
-            assert waiting.held == len(stay) + MANY
-            while left:
-                left.pop().cancel()
-            await until(lambda: client.model.statistics.failures["CANCELED"] == MANY)
-            assert waiting.errors == ["the request was cancelled"] * MANY
-            assert waiting.held == client.model.in_flight == len(stay)
-            assert fake.gate is not None
-            fake.gate.release(1000)
-            await until(lambda: client.model.in_flight == 0)
-            assert waiting.errors[MANY:] == [""] * len(stay)
-            assert client.model.statistics.durations()["success"].count == len(stay)
-            assert client.model.statistics.durations()["fail"].count == MANY
-
-    asyncio.run(scene())
+    fake = FakeModel(lambda inputs: accumulate({"s_in": inputs["x"], **inputs}), gate=closed_gate())
+    async with serving(fake, **parts()) as client:
+        waiting = Waiting(client)
+        stay = [waiting.send(1)]
+        await entered(fake)
+        stay += [waiting.send(number) for number in range(2, 2 + IN_HAND)]
+        left = [waiting.send(number) for number in range(100, 100 + MANY)]
+        assert waiting.held == len(stay) + MANY
+        while left:
+            left.pop().cancel()
+        await until(lambda: client.model.statistics.failures["CANCELED"] == MANY)
+        assert waiting.errors == ["the request was cancelled"] * MANY
+        assert waiting.held == client.model.in_flight == len(stay)
+        fake.release(1000)
+        await until(lambda: client.model.in_flight == 0)
+        assert waiting.errors[MANY:] == [""] * len(stay)
+        assert client.model.statistics.durations()["success"].count == len(stay)
+        assert client.model.statistics.durations()["fail"].count == MANY
 
 
 # clients of a server whose model waits for one of them to leave

@@ -40,87 +40,74 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_outputs_that_wait_to_be_encoded_are_charged_and_refused_beyond_the_budget() -> None:
-    async def scene() -> None:
-        budget = MemoryBudget(100)
-        offload = Offload(budget)
-        gate, ended = threading.Event(), asyncio.Event()
-        failed: list[TpxError] = []
-        encoded: list[int] = []
+async def test_outputs_that_wait_to_be_encoded_are_charged_and_refused_beyond_the_budget() -> None:
+    budget = MemoryBudget(100)
+    offload = Offload(budget)
+    gate, ended = threading.Event(), asyncio.Event()
+    failed: list[TpxError] = []
+    encoded: list[int] = []
 
-        def take(_: bool) -> None:
-            encoded.append(budget.held)
-            if len(encoded) == 3:
-                ended.set()
+    def take(_: bool) -> None:
+        encoded.append(budget.held)
+        if len(encoded) == 3:
+            ended.set()
 
-        for size in (60, 30, 40, 0):
-            offload.encode(size, partial(gate.wait, 5), take, failed.append)
-        assert [type(error) for error in failed] == [Overloaded]
-        assert budget.held == 90
-        gate.set()
-        await ended.wait()
-        assert encoded == [90, 30, 0]
-        assert budget.held == 0
-        offload.close()
-
-    asyncio.run(scene())
+    for size in (60, 30, 40, 0):
+        offload.encode(size, partial(gate.wait, 5), take, failed.append)
+    assert [type(error) for error in failed] == [Overloaded]
+    assert budget.held == 90
+    gate.set()
+    await ended.wait()
+    assert encoded == [90, 30, 0]
+    assert budget.held == 0
+    offload.close()
 
 
-def test_others_run_while_a_long_answer_is_made_in_steps() -> None:
+async def test_others_run_while_a_long_answer_is_made_in_steps() -> None:
     seen = []
+    others = 0
 
-    async def scene() -> None:
-        others = 0
+    def other() -> None:
+        nonlocal others
+        others += 1
+        asyncio.get_running_loop().call_soon(other)
 
-        def other() -> None:
-            nonlocal others
-            others += 1
-            asyncio.get_running_loop().call_soon(other)
+    def pieces() -> Iterator[int]:
+        for number in range(9):
+            seen.append(others)
+            yield number
 
-        def pieces() -> Iterator[int]:
-            for number in range(9):
-                seen.append(others)
-                yield number
-
-        other()
-        assert await in_steps(pieces(), SlowClock()) == list(range(9))
-
-    asyncio.run(scene())
+    other()
+    assert await in_steps(pieces(), SlowClock()) == list(range(9))
     assert len(set(seen)) > 2
 
 
-def test_requests_that_come_while_an_answer_is_made_share_the_next_one() -> None:
-    async def scene() -> None:
-        answers = Answers()
-        coalesced = Coalesced(answers.make)
-        first = asyncio.create_task(coalesced.get())
-        await turns()
-        others = [asyncio.create_task(coalesced.get()) for _ in range(100)]
-        await turns()
-        assert answers.begun == 1
-        answers.gate.release()
-        answers.gate.release()
-        assert await first == 1
-        assert await asyncio.gather(*others) == [2] * 100
-        assert answers.begun == 2
-
-    asyncio.run(scene())
+async def test_requests_that_come_while_an_answer_is_made_share_the_next_one() -> None:
+    answers = Answers()
+    coalesced = Coalesced(answers.make)
+    first = asyncio.create_task(coalesced.get())
+    await turns()
+    others = [asyncio.create_task(coalesced.get()) for _ in range(100)]
+    await turns()
+    assert answers.begun == 1
+    answers.gate.release()
+    answers.gate.release()
+    assert await first == 1
+    assert await asyncio.gather(*others) == [2] * 100
+    assert answers.begun == 2
 
 
-def test_a_request_that_is_cancelled_leaves_the_answer_to_the_others() -> None:
-    async def scene() -> None:
-        answers = Answers()
-        coalesced = Coalesced(answers.make)
-        first, second = asyncio.create_task(coalesced.get()), asyncio.create_task(coalesced.get())
-        await turns()
-        first.cancel()
-        answers.gate.release()
-        assert await second == 1
-
-    asyncio.run(scene())
+async def test_a_request_that_is_cancelled_leaves_the_answer_to_the_others() -> None:
+    answers = Answers()
+    coalesced = Coalesced(answers.make)
+    first, second = asyncio.create_task(coalesced.get()), asyncio.create_task(coalesced.get())
+    await turns()
+    first.cancel()
+    answers.gate.release()
+    assert await second == 1
 
 
-def test_a_failure_is_told_to_all_that_wait_and_the_next_answer_is_made_anew() -> None:
+async def test_a_failure_is_told_to_all_that_wait_and_the_next_answer_is_made_anew() -> None:
     faults = [ValueError("no")]
 
     async def make() -> int:
@@ -128,10 +115,7 @@ def test_a_failure_is_told_to_all_that_wait_and_the_next_answer_is_made_anew() -
             raise faults.pop()
         return 7
 
-    async def scene() -> None:
-        coalesced = Coalesced(make)
-        failed = await asyncio.gather(coalesced.get(), coalesced.get(), return_exceptions=True)
-        assert [str(each) for each in failed] == ["no", "no"]
-        assert await coalesced.get() == 7
-
-    asyncio.run(scene())
+    coalesced = Coalesced(make)
+    failed = await asyncio.gather(coalesced.get(), coalesced.get(), return_exceptions=True)
+    assert [str(each) for each in failed] == ["no", "no"]
+    assert await coalesced.get() == 7

@@ -102,35 +102,32 @@ def test_a_reader_of_events_who_is_slow_gets_every_one_of_them(live: Live) -> No
 
 
 @pytest.mark.slow
-def test_a_grpc_client_that_grants_no_window_holds_back_the_model_and_nobody_else(live: Live) -> None:
-    async def scene() -> None:
-        settings = {Setting.INITIAL_WINDOW_SIZE: 0}
-        async with await RawPeer.connect(live.ports["GRPCInferenceService"], settings=settings) as peer:
-            peer.grant(0, MAX_WINDOW - 65535)
-            peer.open(1, STREAM)
-            peer.send_message(1, request("lone", repeat(list(range(ENDLESS))), LONG_ID))
-            await peer.sync()
-            with little_memory(60 * MB):
-                count = await asyncio.to_thread(settled, live)
-            assert 0 < count < ENDLESS // 2
-            await asyncio.to_thread(others_are_served, live)
-            peer.grant(1, MB)
-            await peer.sync()
-            assert await asyncio.to_thread(settled, live) == count, "there is still much for it to read"
-            peer.grant(1, 3 * MB)
-            await peer.sync()
-            assert await asyncio.to_thread(settled, live) > count
-            data = bytes(peer.answers[1].data)
-            size = int.from_bytes(data[1:5], "big")
-            first, second = Response.of(data[5 : 5 + size]), data[5 + size :]
-            assert (first.request_id, first.outputs) == (LONG_ID, {"OUT": [0], "IDX": [0]})
-            size = int.from_bytes(second[1:5], "big")
-            assert Response.of(second[5 : 5 + size]).outputs == {"OUT": [1], "IDX": [1]}
-            peer.reset(1)
-            await peer.sync()
-            await asyncio.to_thread(eventually, lambda: counters(live, "lone")["in_flight"] == 0)
-
-    asyncio.run(scene())
+async def test_a_grpc_client_that_grants_no_window_holds_back_the_model_and_nobody_else(live: Live) -> None:
+    settings = {Setting.INITIAL_WINDOW_SIZE: 0}
+    async with await RawPeer.connect(live.ports["GRPCInferenceService"], settings=settings) as peer:
+        peer.grant(0, MAX_WINDOW - 65535)
+        peer.open(1, STREAM)
+        peer.send_message(1, request("lone", repeat(list(range(ENDLESS))), LONG_ID))
+        await peer.sync()
+        with little_memory(60 * MB):
+            count = await asyncio.to_thread(settled, live)
+        assert 0 < count < ENDLESS // 2
+        await asyncio.to_thread(others_are_served, live)
+        peer.grant(1, MB)
+        await peer.sync()
+        assert await asyncio.to_thread(settled, live) == count, "there is still much for it to read"
+        peer.grant(1, 3 * MB)
+        await peer.sync()
+        assert await asyncio.to_thread(settled, live) > count
+        data = bytes(peer.answers[1].data)
+        size = int.from_bytes(data[1:5], "big")
+        first, second = Response.of(data[5 : 5 + size]), data[5 + size :]
+        assert (first.request_id, first.outputs) == (LONG_ID, {"OUT": [0], "IDX": [0]})
+        size = int.from_bytes(second[1:5], "big")
+        assert Response.of(second[5 : 5 + size]).outputs == {"OUT": [1], "IDX": [1]}
+        peer.reset(1)
+        await peer.sync()
+        await asyncio.to_thread(eventually, lambda: counters(live, "lone")["in_flight"] == 0)
     assert counters(live, "lone")["CANCELED"] == 1
 
 
@@ -157,29 +154,25 @@ def test_a_grpc_client_that_does_not_read_its_socket_holds_back_the_model_and_no
     assert counters(live, "lone")["CANCELED"] == 1
 
 
-def test_requests_of_a_stream_whose_answers_nobody_reads_are_not_computed(live: Live) -> None:
+async def test_requests_of_a_stream_whose_answers_nobody_reads_are_not_computed(live: Live) -> None:
     """Small requests could otherwise fill the memory with large answers."""
     wide = {"x": np.zeros((1, 64 << 10), np.float32)}
-
-    async def scene() -> None:
-        settings = {Setting.INITIAL_WINDOW_SIZE: 0}
-        async with await RawPeer.connect(live.ports["GRPCInferenceService"], settings=settings) as peer:
-            peer.grant(0, MAX_WINDOW - 65535)
-            peer.open(1, STREAM)
-            for n in range(30):
-                peer.send_message(1, request("double", wide, str(n)))
-                await peer.sync()
-                await asyncio.to_thread(eventually, lambda: counters(live, "double")["in_flight"] == 0)
-            computed = counters(live, "double")["success"]
-            assert computed < 25
-            await asyncio.to_thread(others_are_served, live)
-            peer.grant(1, MAX_WINDOW)
-            peer.send(0, 1, 1)  # END_STREAM
-            answer = await peer.answer(1, 10)
-            assert answer.status == 0
-            assert len(answer.data) > 30 * 4 * (64 << 10)
-
-    asyncio.run(scene())
+    settings = {Setting.INITIAL_WINDOW_SIZE: 0}
+    async with await RawPeer.connect(live.ports["GRPCInferenceService"], settings=settings) as peer:
+        peer.grant(0, MAX_WINDOW - 65535)
+        peer.open(1, STREAM)
+        for n in range(30):
+            peer.send_message(1, request("double", wide, str(n)))
+            await peer.sync()
+            await asyncio.to_thread(eventually, lambda: counters(live, "double")["in_flight"] == 0)
+        computed = counters(live, "double")["success"]
+        assert computed < 25
+        await asyncio.to_thread(others_are_served, live)
+        peer.grant(1, MAX_WINDOW)
+        peer.send(0, 1, 1)  # END_STREAM
+        answer = await peer.answer(1, 10)
+        assert answer.status == 0
+        assert len(answer.data) > 30 * 4 * (64 << 10)
     assert counters(live, "double")["success"] == 30 + 2
 
 

@@ -14,17 +14,16 @@ import pytest
 
 from tests.perf.clients.proxying import free_port, listening
 from tests.perf.clients.running import level, ran
+from tests.perf.parsing import parse
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tests.protocol.certificates import certificates, key_and_chain
 from tpx.cli.perf import main
 from tpx.errors import MeasurementError, UsageError, WireError
-from tpx.options import from_argv
 from tpx.perf.clients.base import Slot
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc import GrpcClient
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.transport import LibraryTransport
-from tpx.perf.options import SessionSpec
 from tpx.protocol.tensors import Tensor
 
 Server = Callable[[Behaviour], AbstractContextManager[str]]
@@ -154,7 +153,7 @@ def test_the_report_says_which_client_sent_the_requests(
 )
 def test_what_a_client_cannot_do_is_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        from_argv(SessionSpec, ["-m", "net", *words])
+        parse(*words)
     assert caught.value.message == message
 
 

@@ -17,13 +17,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.perf.clients.running import level
+from tests.perf.parsing import parse
 from tests.protocol.certificates import certificates, key_and_chain
 from tests.serving.live import Live, serving, write_models
 from tpx.cli.perf import main
 from tpx.errors import UsageError, WireError
-from tpx.options import from_argv
 from tpx.perf.clients.tls import TlsSettings, tls_context
-from tpx.perf.options import SessionSpec
 from tpx.protocol.http1.client import HttpConnector
 
 CLIENTS = pytest.mark.parametrize("client", ["tpx", "library"])
@@ -209,9 +208,9 @@ def test_a_file_that_holds_no_authority_is_named(tmp_path: Path) -> None:
 )
 def test_a_setting_of_tls_that_nothing_would_use_is_an_error(words: tuple[str, ...], text: str) -> None:
     if not text:
-        config = from_argv(SessionSpec, ["-m", "net", *words])
+        config = parse(*words)
         assert config.tls.settings("http", secure=True) == TlsSettings(key_file=Path(__file__))
         return
     with pytest.raises(UsageError) as caught:
-        from_argv(SessionSpec, ["-m", "net", *words])
+        parse(*words)
     assert text in caught.value.message

@@ -156,23 +156,20 @@ class Refusing:
         self.known.remove(region.name)
 
 
-def test_a_region_that_is_refused_takes_the_others_with_it() -> None:
-    async def scene() -> None:
-        registrar = Refusing()
-        shared = TensorRegions(registrar, "system", 64)
-        shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
-        shared._reserve_range("outputs", 8)
-        with pytest.raises(MeasurementError, match="no more"):
-            await shared.publish()
-        assert len(registrar.known) == 1
-        await shared.close()
-        assert registrar.known == []
-
-    asyncio.run(scene())
+async def test_a_region_that_is_refused_takes_the_others_with_it() -> None:
+    registrar = Refusing()
+    shared = TensorRegions(registrar, "system", 64)
+    shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
+    shared._reserve_range("outputs", 8)
+    with pytest.raises(MeasurementError, match="no more"):
+        await shared.publish()
+    assert len(registrar.known) == 1
+    await shared.close()
+    assert registrar.known == []
     assert files() == set()
 
 
-def test_a_region_that_is_still_in_use_is_given_up_a_little_later() -> None:
+async def test_a_region_that_is_still_in_use_is_given_up_a_little_later() -> None:
     class Busy(Refusing):
         refusals = 2
 
@@ -182,18 +179,15 @@ def test_a_region_that_is_still_in_use_is_given_up_a_little_later() -> None:
                 raise MeasurementError("it is currently in use")
             await super().unregister(region)
 
-    async def scene() -> None:
-        registrar = Busy()
-        shared = TensorRegions(registrar, "system", 64)
-        shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
-        await shared.publish()
-        await shared.close()
-        assert registrar.known == []
-
-    asyncio.run(scene())
+    registrar = Busy()
+    shared = TensorRegions(registrar, "system", 64)
+    shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
+    await shared.publish()
+    await shared.close()
+    assert registrar.known == []
 
 
-def test_an_interrupt_does_not_keep_regions_from_going() -> None:
+async def test_an_interrupt_does_not_keep_regions_from_going() -> None:
     class Slow(Refusing):
         async def register(self, region: Region) -> None:
             self.known.append(region.name)
@@ -202,20 +196,17 @@ def test_an_interrupt_does_not_keep_regions_from_going() -> None:
             await asyncio.sleep(0.02)
             await super().unregister(region)
 
-    async def scene() -> None:
-        registrar = Slow()
-        shared = TensorRegions(registrar, "system", 64)
-        shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
-        shared._reserve_range("outputs", 8)
-        await shared.publish()
-        closing = asyncio.ensure_future(shared.close())
-        await asyncio.sleep(0.01)
-        closing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await closing
-        assert registrar.known == []
-
-    asyncio.run(scene())
+    registrar = Slow()
+    shared = TensorRegions(registrar, "system", 64)
+    shared.place_inputs([Tensor("x", "FP32", (2,), bytes(8))])
+    shared._reserve_range("outputs", 8)
+    await shared.publish()
+    closing = asyncio.ensure_future(shared.close())
+    await asyncio.sleep(0.01)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert registrar.known == []
     assert files() == set()
 
 

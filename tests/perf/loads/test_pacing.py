@@ -61,77 +61,62 @@ def test_an_alarm_rings_once_and_never_before_its_time(
 
 
 @EACH
-def test_an_instant_that_has_passed_rings_at_once(make: Make) -> None:
-    async def scene() -> None:
-        rings = Rings()
-        clock = make(rings)
-        clock.set(perf_counter_ns() - 1_000_000)
-        await asyncio.wait_for(rings.rung.wait(), 5)
-        clock.close()
-
-    asyncio.run(scene())
+async def test_an_instant_that_has_passed_rings_at_once(make: Make) -> None:
+    rings = Rings()
+    clock = make(rings)
+    clock.set(perf_counter_ns() - 1_000_000)
+    await asyncio.wait_for(rings.rung.wait(), 5)
+    clock.close()
 
 
 @EACH
-def test_a_new_instant_takes_the_place_of_the_old_one(make: Make) -> None:
-    async def scene() -> None:
-        rings = Rings()
-        clock = make(rings)
-        clock.set(perf_counter_ns() + 1_000_000)
-        later_ns = perf_counter_ns() + 15_000_000
-        clock.set(later_ns)
-        await asyncio.wait_for(rings.rung.wait(), 5)
-        clock.close()
-        assert rings.times[0] >= later_ns
-
-    asyncio.run(scene())
+async def test_a_new_instant_takes_the_place_of_the_old_one(make: Make) -> None:
+    rings = Rings()
+    clock = make(rings)
+    clock.set(perf_counter_ns() + 1_000_000)
+    later_ns = perf_counter_ns() + 15_000_000
+    clock.set(later_ns)
+    await asyncio.wait_for(rings.rung.wait(), 5)
+    clock.close()
+    assert rings.times[0] >= later_ns
 
 
 @EACH
-def test_a_nearer_instant_leaves_nothing_of_the_one_before(make: Make) -> None:
-    async def scene() -> None:
-        rings = Rings()
-        clock = make(rings)
-        clock.set(perf_counter_ns() + 8_000_000)
-        clock.set(perf_counter_ns() + 5_000)
-        await asyncio.wait_for(rings.rung.wait(), 5)
-        await asyncio.sleep(0.02)
-        clock.close()
-        assert len(rings.times) == 1
-
-    asyncio.run(scene())
+async def test_a_nearer_instant_leaves_nothing_of_the_one_before(make: Make) -> None:
+    rings = Rings()
+    clock = make(rings)
+    clock.set(perf_counter_ns() + 8_000_000)
+    clock.set(perf_counter_ns() + 5_000)
+    await asyncio.wait_for(rings.rung.wait(), 5)
+    await asyncio.sleep(0.02)
+    clock.close()
+    assert len(rings.times) == 1
 
 
 @EACH
-def test_a_closed_alarm_is_silent(make: Make) -> None:
-    async def scene() -> None:
-        rings = Rings()
-        clock = make(rings)
-        clock.set(perf_counter_ns() + 1_000_000)
-        clock.close()
-        clock.close()
-        await asyncio.sleep(0.01)
-        assert rings.times == []
-
-    asyncio.run(scene())
+async def test_a_closed_alarm_is_silent(make: Make) -> None:
+    rings = Rings()
+    clock = make(rings)
+    clock.set(perf_counter_ns() + 1_000_000)
+    clock.close()
+    clock.close()
+    await asyncio.sleep(0.01)
+    assert rings.times == []
 
 
-def test_an_alarm_can_be_set_again_from_within_its_ring() -> None:
-    async def scene() -> None:
-        times: list[int] = []
-        done = asyncio.Event()
+async def test_an_alarm_can_be_set_again_from_within_its_ring() -> None:
+    times: list[int] = []
+    done = asyncio.Event()
 
-        def ring() -> None:
-            times.append(perf_counter_ns())
-            if len(times) == 5:
-                done.set()
-            else:
-                clock.set(perf_counter_ns() + 500_000)
+    def ring() -> None:
+        times.append(perf_counter_ns())
+        if len(times) == 5:
+            done.set()
+        else:
+            clock.set(perf_counter_ns() + 500_000)
 
-        clock = alarm(ring)
-        clock.set(perf_counter_ns() + 500_000)
-        await asyncio.wait_for(done.wait(), 5)
-        clock.close()
-        assert all(b - a >= 500_000 for a, b in pairwise(times))
-
-    asyncio.run(scene())
+    clock = alarm(ring)
+    clock.set(perf_counter_ns() + 500_000)
+    await asyncio.wait_for(done.wait(), 5)
+    clock.close()
+    assert all(b - a >= 500_000 for a, b in pairwise(times))

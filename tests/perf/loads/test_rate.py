@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -41,11 +41,6 @@ async def load_of(
 
 def at(*milliseconds: float) -> Iterator[Offsets]:
     yield np.array([round(ms * 1e6) for ms in milliseconds], np.int64)
-
-
-def play(scene: Callable[[], "asyncio.Future[None]"]) -> None:
-    with asyncio.Runner(loop_factory=event_loop) as runner:
-        runner.run(scene())  # type: ignore[arg-type]
 
 
 def sent(client: FakeClient, schedule: Iterator[Offsets], count: int | None, **changes: Any) -> RateLoad:
@@ -114,19 +109,16 @@ def test_late_requests_are_skipped_and_counted_where_the_user_wants_it() -> None
     assert len(sent_ms) + load.skipped == len(times)
 
 
-def test_a_load_whose_last_request_is_skipped_while_its_slots_are_free_is_over() -> None:
-    async def scene() -> None:
-        client = FakeClient()
-        load = await load_of(client, at(0, 500), 1, late="skip")
-        load.start()
-        while not len(load.records):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        time.sleep(0.6)  # noqa: ASYNC251 (the loop is busy with something else)
-        await asyncio.wait_for(load.finished(), 5)
-        await load.stop(1)
-        assert (len(load.records), load.skipped) == (1, 1)
-
-    asyncio.run(scene())
+async def test_a_load_whose_last_request_is_skipped_while_its_slots_are_free_is_over() -> None:
+    client = FakeClient()
+    load = await load_of(client, at(0, 500), 1, late="skip")
+    load.start()
+    while not len(load.records):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    time.sleep(0.6)  # noqa: ASYNC251 (the loop is busy with something else)
+    await asyncio.wait_for(load.finished(), 5)
+    await load.stop(1)
+    assert (len(load.records), load.skipped) == (1, 1)
 
 
 def test_a_schedule_that_ends_is_sent_once() -> None:
@@ -145,46 +137,37 @@ def test_nothing_to_send_is_finished_at_once() -> None:
     assert len(sent(FakeClient(), iter(()), None).records) == 0
 
 
-def test_an_origin_in_the_future_is_when_the_schedule_begins() -> None:
-    async def scene() -> None:
-        load = await load_of(FakeClient(), at(0, 1))
-        origin_ns = perf_counter_ns() + 20_000_000
-        load.start(None, origin_ns)
-        await load.finished()
-        await load.stop(1)
-        rows = load.records.since(0)
-        assert sorted((rows["intended_ns"] - origin_ns).tolist()) == [0, 1_000_000]
-        assert rows["start_ns"].min() >= origin_ns
-
-    asyncio.run(scene())
+async def test_an_origin_in_the_future_is_when_the_schedule_begins() -> None:
+    load = await load_of(FakeClient(), at(0, 1))
+    origin_ns = perf_counter_ns() + 20_000_000
+    load.start(None, origin_ns)
+    await load.finished()
+    await load.stop(1)
+    rows = load.records.since(0)
+    assert sorted((rows["intended_ns"] - origin_ns).tolist()) == [0, 1_000_000]
+    assert rows["start_ns"].min() >= origin_ns
 
 
-def test_stopping_sends_no_more_and_waits_for_what_is_in_flight() -> None:
-    async def scene() -> None:
-        client = FakeClient(service_s=0.01)
-        load = await load_of(client, evenly(1000.0))
-        load.start()
-        await asyncio.sleep(0.03)
-        await load.stop(1)
-        count = len(client.sent)
-        assert len(load.records) == count > 5
-        await asyncio.sleep(0.01)
-        assert len(client.sent) == count
-
-    asyncio.run(scene())
+async def test_stopping_sends_no_more_and_waits_for_what_is_in_flight() -> None:
+    client = FakeClient(service_s=0.01)
+    load = await load_of(client, evenly(1000.0))
+    load.start()
+    await asyncio.sleep(0.03)
+    await load.stop(1)
+    count = len(client.sent)
+    assert len(load.records) == count > 5
+    await asyncio.sleep(0.01)
+    assert len(client.sent) == count
 
 
-def test_stopping_gives_up_what_is_not_answered_without_counting_it() -> None:
-    async def scene() -> None:
-        client = FakeClient(answer=lambda n: None if n == 1 else 200)
-        load = await load_of(client, evenly(1000.0))
-        load.start()
-        await asyncio.sleep(0.01)
-        await load.stop(0.01)
-        assert load.failed == 0
-        assert len(load.records) == len(client.sent) - 1
-
-    asyncio.run(scene())
+async def test_stopping_gives_up_what_is_not_answered_without_counting_it() -> None:
+    client = FakeClient(answer=lambda n: None if n == 1 else 200)
+    load = await load_of(client, evenly(1000.0))
+    load.start()
+    await asyncio.sleep(0.01)
+    await load.stop(0.01)
+    assert load.failed == 0
+    assert len(load.records) == len(client.sent) - 1
 
 
 def test_a_request_that_outlives_the_timeout_fails_with_its_intended_time() -> None:
@@ -196,46 +179,37 @@ def test_a_request_that_outlives_the_timeout_fails_with_its_intended_time() -> N
     assert load.failures()[TIMED_OUT].code == "timeout"
 
 
-def test_a_broken_connection_fails_its_request_and_carries_the_next() -> None:
-    async def scene() -> None:
-        client = FakeClient(service_s=0.005)
-        load = await load_of(client, at(0, 12), 1)
-        load.start()
-        client.slots[0].connection.lose()
-        await load.finished()
-        await load.stop(1)
-        assert load.records.since(0)["status"].tolist() == [LOST, 0]
-
-    asyncio.run(scene())
+async def test_a_broken_connection_fails_its_request_and_carries_the_next() -> None:
+    client = FakeClient(service_s=0.005)
+    load = await load_of(client, at(0, 12), 1)
+    load.start()
+    client.slots[0].connection.lose()
+    await load.finished()
+    await load.stop(1)
+    assert load.records.since(0)["status"].tolist() == [LOST, 0]
 
 
-def test_a_connection_closed_between_requests_loses_none() -> None:
-    async def scene() -> None:
-        client = FakeClient()
-        load = await load_of(client, at(0, 1, 2), 1, most=1)
-        client.slots[0].connection.broken = True
-        load.start()
-        await load.finished()
-        await load.stop(1)
-        assert (load.failed, len(load.records), client.renewed) == (0, 3, 1)
-
-    asyncio.run(scene())
+async def test_a_connection_closed_between_requests_loses_none() -> None:
+    client = FakeClient()
+    load = await load_of(client, at(0, 1, 2), 1, most=1)
+    client.slots[0].connection.broken = True
+    load.start()
+    await load.finished()
+    await load.stop(1)
+    assert (load.failed, len(load.records), client.renewed) == (0, 3, 1)
 
 
-def test_a_server_that_stays_away_costs_one_request_an_attempt() -> None:
-    async def scene() -> None:
-        client = FakeClient()
-        client.refusals = 3
-        load = await load_of(client, evenly(1000.0), 1, most=1)
-        client.slots[0].connection.broken = True
-        load.start(10)
-        await load.finished()
-        await load.stop(1)
-        rows = load.records.since(0)
-        assert (load.failed, len(rows)) == (3, 10)
-        assert rows["status"].tolist()[:3] == [LOST] * 3
-
-    asyncio.run(scene())
+async def test_a_server_that_stays_away_costs_one_request_an_attempt() -> None:
+    client = FakeClient()
+    client.refusals = 3
+    load = await load_of(client, evenly(1000.0), 1, most=1)
+    client.slots[0].connection.broken = True
+    load.start(10)
+    await load.finished()
+    await load.stop(1)
+    rows = load.records.since(0)
+    assert (load.failed, len(rows)) == (3, 10)
+    assert rows["status"].tolist()[:3] == [LOST] * 3
 
 
 class Stubborn(FakeClient):
@@ -311,17 +285,14 @@ def test_sequences_are_kept_open_and_ended_when_the_load_stops() -> None:
         assert steps == [f"{number}:{i + 1}" for i in range(len(steps))]
 
 
-def test_slots_are_opened_before_those_held_ready_are_used_up() -> None:
-    async def scene() -> None:
-        client = FakeClient(answer=lambda _: None)  # a server that stalls for good
-        load = await load_of(client, at(*[0] * 5), 8, ahead=8)
-        load.start()
-        async with asyncio.timeout(5):
-            while load.in_flight < 5 or load.connections - load.in_flight < 8:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-        await load.stop(0.01)
-
-    asyncio.run(scene())
+async def test_slots_are_opened_before_those_held_ready_are_used_up() -> None:
+    client = FakeClient(answer=lambda _: None)  # a server that stalls for good
+    load = await load_of(client, at(*[0] * 5), 8, ahead=8)
+    load.start()
+    async with asyncio.timeout(5):
+        while load.in_flight < 5 or load.connections - load.in_flight < 8:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await load.stop(0.01)
 
 
 def test_slots_are_opened_again_some_time_after_one_could_not_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,30 +142,22 @@ def test_a_warm_up_sends_so_many_turns() -> None:
 
 
 @pytest.mark.parametrize("delay_ns", [0, 3_600_000_000_000])
-def test_stopping_sends_no_further_turn_and_waits_for_no_delay(delay_ns: int) -> None:
-    async def scene() -> None:
-        client = FakeClient()
-        load = SessionLoad(
-            client, await client.open(1), requests_of(*talks("ab" * 1000, "c", delay_ns=delay_ns))
-        )
-        load.start()
-        await until(lambda: len(load.records) > 0)
-        async with asyncio.timeout(1):
-            await load.stop(0.5)
-        sent = len(client.sent)
-        assert len(load.records) == sent
-        await asyncio.sleep(0.005)
-        assert len(client.sent) == sent
-
-    asyncio.run(scene())
+async def test_stopping_sends_no_further_turn_and_waits_for_no_delay(delay_ns: int) -> None:
+    client = FakeClient()
+    load = SessionLoad(client, await client.open(1), requests_of(*talks("ab" * 1000, "c", delay_ns=delay_ns)))
+    load.start()
+    await until(lambda: len(load.records) > 0)
+    async with asyncio.timeout(1):
+        await load.stop(0.5)
+    sent = len(client.sent)
+    assert len(load.records) == sent
+    await asyncio.sleep(0.005)
+    assert len(client.sent) == sent
 
 
-def test_a_turn_that_is_not_answered_when_the_load_stops_is_not_counted() -> None:
-    async def scene() -> None:
-        client = FakeClient(answer=lambda _: None)
-        load = SessionLoad(client, await client.open(2), requests_of(*talks("ab", "c")))
-        load.start()
-        await load.stop(0.02)
-        assert (client.sent, len(load.records), client.renewed) == (["a", "c"], 0, 2)
-
-    asyncio.run(scene())
+async def test_a_turn_that_is_not_answered_when_the_load_stops_is_not_counted() -> None:
+    client = FakeClient(answer=lambda _: None)
+    load = SessionLoad(client, await client.open(2), requests_of(*talks("ab", "c")))
+    load.start()
+    await load.stop(0.02)
+    assert (client.sent, len(load.records), client.renewed) == (["a", "c"], 0, 2)

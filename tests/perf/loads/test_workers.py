@@ -23,7 +23,7 @@ from tpx.perf.levels import Level, LevelRange
 from tpx.perf.loads.base import Loadable, LoadRequest, workers_for
 from tpx.perf.loads.workers import WorkerPool
 from tpx.perf.loops import event_loop
-from tpx.perf.observer import LevelProgress, Observer
+from tpx.perf.observer import Observer
 from tpx.perf.options import SessionSpec
 from tpx.perf.pace import PaceSpec
 from tpx.perf.report.model import Report
@@ -82,14 +82,6 @@ def test_failures_of_all_workers_are_counted_with_the_servers_words() -> None:
     assert error.message == "failed on purpose with 503"
 
 
-class Murderer(Observer):
-    """Ends one of the workers as soon as a level has begun."""
-
-    def level_started(self, level: Level) -> None:
-        victim = workers()[0]
-        asyncio.get_running_loop().call_later(0.2, os.kill, victim, signal.SIGKILL)
-
-
 @pytest.mark.slow
 def test_ctrl_c_while_workers_import_their_modules_shows_no_traceback() -> None:
     code = "import sys; from tpx.cli.perf import main; sys.exit(main(sys.argv[1:]))"
@@ -104,25 +96,6 @@ def test_ctrl_c_while_workers_import_their_modules_shows_no_traceback() -> None:
         _, said = run.communicate(timeout=25)
     assert run.returncode == 130
     assert "Traceback" not in said
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_is_an_error_that_says_so_and_no_other_stays() -> None:
-    with pytest.raises(
-        MeasurementError, match=r"worker \d of 2 of tpx perf ended unexpectedly \(exit code -9\)"
-    ):
-        ran(
-            "http",
-            Behaviour(),
-            "--concurrency-range",
-            "2",
-            "--workers",
-            "2",
-            "-p",
-            "400",
-            observer=Murderer(),
-        )
-    assert workers() == []
 
 
 class Empty:
@@ -163,32 +136,6 @@ def test_a_server_that_goes_away_is_the_workers_own_error() -> None:
     with asyncio.Runner(loop_factory=event_loop) as runner, pytest.raises(WireError, match="cannot connect"):
         runner.run(run(config, observer=Gone()))
     assert workers() == []
-
-
-class Interrupting(Observer):
-    """Sets the event when there have been answers, as whoever presses Ctrl-C may see."""
-
-    progress_interval_s = 0.05
-
-    def __init__(self, stop: asyncio.Event) -> None:
-        self._stop = stop
-
-    def progress(self, progress: LevelProgress) -> None:
-        if progress.throughput_infer_per_s:
-            self._stop.set()
-
-
-@pytest.mark.slow
-def test_an_interrupt_ends_the_window_and_keeps_what_was_measured() -> None:
-    async def scene(url: str) -> Report:
-        stop = asyncio.Event()
-        words = ["-u", url, "-m", "net", "--workers", "2", "--concurrency-range", "2", "-p", "60000"]
-        return await run(from_argv(SessionSpec, words), observer=Interrupting(stop), stop=stop)
-
-    with http_server(Behaviour()) as url, asyncio.Runner(loop_factory=event_loop) as runner:
-        report = runner.run(scene(url))
-    assert report.interrupted
-    assert report.levels[0].requests > 0
 
 
 @pytest.mark.parametrize(

@@ -211,30 +211,24 @@ def test_the_garbage_collector_rests_while_a_level_is_measured_and_works_again_a
 
 
 @pytest.mark.slow
-def test_levels_reuse_the_slots_of_the_session() -> None:
-    async def scene() -> None:
-        client = FakeClient()
-        async with make_session(client) as session:
-            for concurrency in (4, 1, 2):
-                result = await session.measure(at(concurrency), QUICK)
-                assert result.level.value == concurrency
-                assert client.in_flight == 0
-            assert client.renewed == 0
-
-    asyncio.run(scene())
+async def test_levels_reuse_the_slots_of_the_session() -> None:
+    client = FakeClient()
+    async with make_session(client) as session:
+        for concurrency in (4, 1, 2):
+            result = await session.measure(at(concurrency), QUICK)
+            assert result.level.value == concurrency
+            assert client.in_flight == 0
+        assert client.renewed == 0
 
 
 @pytest.mark.slow
-def test_the_load_falls_with_the_level() -> None:
-    async def scene() -> None:
-        client = FakeClient()
-        async with make_session(client) as session:
-            await session.measure(at(8), QUICK)
-            client.most_in_flight = 0
-            await session.measure(at(2), QUICK)
-            assert client.most_in_flight == 2
-
-    asyncio.run(scene())
+async def test_the_load_falls_with_the_level() -> None:
+    client = FakeClient()
+    async with make_session(client) as session:
+        await session.measure(at(8), QUICK)
+        client.most_in_flight = 0
+        await session.measure(at(2), QUICK)
+        assert client.most_in_flight == 2
 
 
 def test_server_counters_are_those_of_the_measured_windows() -> None:

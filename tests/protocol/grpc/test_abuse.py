@@ -4,13 +4,13 @@ import asyncio
 import gc
 import gzip
 import re
-import socket
 import weakref
 from contextlib import suppress
 
 import pytest
 
-from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, WireServer, serving
+from tests.protocol.deaf import Deaf
+from tests.protocol.grpc.service import CHAT, ECHO, FLOOD, HOLD, serving
 from tests.protocol.http2.raw import RawPeer, grpc_headers
 from tests.protocol.turns import pause
 from tests.waiting import until
@@ -263,31 +263,6 @@ async def test_a_client_that_grants_no_window_holds_an_answer_only_so_long() -> 
         assert not server.connection.sender.queued
 
 
-class Deaf:
-    """A client on a bare socket that reads only when told."""
-
-    def __init__(self, server: WireServer) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.setblocking(False)
-        self._port = server.port
-
-    async def __aenter__(self) -> "Deaf":
-        await asyncio.get_running_loop().sock_connect(self._socket, ("127.0.0.1", self._port))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._socket.close()
-
-    async def send(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
-
-    async def read(self, size: int) -> bytes:
-        data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._socket, size), 5)
-        assert data, "the server closed the connection"
-        return data
-
-
 def call_of(stream_id: int, path: str, message: bytes) -> bytes:
     """The frames of a unary call."""
     block = encode_stateless(grpc_headers(path))
@@ -303,7 +278,7 @@ WIDE_OPEN = (
 
 
 async def test_a_client_that_takes_no_answers_is_read_no_further_and_then_cut_off() -> None:
-    async with serving(GrpcLimits(write_timeout_s=5)) as server, Deaf(server) as deaf:
+    async with serving(GrpcLimits(write_timeout_s=5)) as server, Deaf(server.port) as deaf:
         await deaf.send(WIDE_OPEN + call_of(1, FLOOD, b"30 1000000"))
         await until(lambda: bool(server.listener.connections) and server.connection.sender.paused)
         asked = 0
@@ -321,7 +296,7 @@ async def test_a_client_that_takes_no_answers_is_read_no_further_and_then_cut_of
 
 
 async def test_a_slow_client_is_not_a_deaf_one() -> None:
-    async with serving(GrpcLimits(write_timeout_s=2)) as server, Deaf(server) as slow:
+    async with serving(GrpcLimits(write_timeout_s=2)) as server, Deaf(server.port) as slow:
         await slow.send(WIDE_OPEN + call_of(1, FLOOD, b"10 1000000"))
         await until(lambda: bool(server.listener.connections) and server.connection.sender.paused)
         for _ in range(20):
@@ -334,7 +309,7 @@ async def test_a_slow_client_is_not_a_deaf_one() -> None:
 
 
 async def test_a_connection_that_we_ended_does_not_stay_because_its_client_is_deaf() -> None:
-    async with serving(GrpcLimits(write_timeout_s=5)) as server, Deaf(server) as deaf:
+    async with serving(GrpcLimits(write_timeout_s=5)) as server, Deaf(server.port) as deaf:
         await deaf.send(WIDE_OPEN + call_of(1, FLOOD, b"30 1000000"))
         await until(lambda: bool(server.listener.connections) and server.connection.sender.paused)
         server.connection.fail(Http2Error(ErrorCode.PROTOCOL_ERROR, "for the test"))
@@ -344,7 +319,7 @@ async def test_a_connection_that_we_ended_does_not_stay_because_its_client_is_de
 
 @pytest.mark.parametrize("drips", [0, 3])
 async def test_a_connection_that_does_not_begin_is_closed_however_it_drips(drips: int) -> None:
-    async with serving(GrpcLimits(preface_timeout_s=3)) as server, Deaf(server) as silent:
+    async with serving(GrpcLimits(preface_timeout_s=3)) as server, Deaf(server.port) as silent:
         await until(lambda: server.listener.connections > 0)
         for second in range(3):
             if second < drips:
@@ -368,7 +343,7 @@ PARTIAL = {
 
 @pytest.mark.parametrize("what", PARTIAL)
 async def test_a_client_that_stops_in_the_middle_of_a_frame_is_closed(what: str) -> None:
-    async with serving(GrpcLimits(frame_timeout_s=4)) as server, Deaf(server) as client:
+    async with serving(GrpcLimits(frame_timeout_s=4)) as server, Deaf(server.port) as client:
         opening = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(CHAT)))
         await client.send(WIDE_OPEN + opening)
         await until(lambda: bool(server.listener.connections) and bool(server.connection.streams))
@@ -390,7 +365,7 @@ async def test_a_client_that_leaves_takes_its_memory_with_it() -> None:
         gc.collect()
         gc.disable()
         try:
-            async with Deaf(server) as client:
+            async with Deaf(server.port) as client:
                 opening = frames.frame(HEADERS, END_HEADERS, 1, encode_stateless(grpc_headers(CHAT)))
                 await client.send(WIDE_OPEN + opening + PARTIAL["a large message on its way to its buffer"])
                 await until(

@@ -1,10 +1,10 @@
 """How long the HTTP server waits, and for whom: slow, silent and deaf clients, and its own end."""
 
 import asyncio
-import socket
 
 import pytest
 
+from tests.protocol.deaf import Deaf
 from tests.protocol.http1.service import Bare, serving
 from tests.protocol.turns import pause
 from tpx.protocol.http1.server import HttpLimits
@@ -161,29 +161,6 @@ async def test_a_server_that_releases_its_clients_answers_each_once_more_and_clo
         await server.empty()
 
 
-class Deaf:
-    """A client on a bare socket that reads only when told."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.setblocking(False)
-        self._port = port
-
-    async def __aenter__(self) -> "Deaf":
-        await asyncio.get_running_loop().sock_connect(self._socket, ("127.0.0.1", self._port))
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._socket.close()
-
-    async def send(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self._socket, data)
-
-    async def read(self, size: int) -> int:
-        return len(await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self._socket, size), 5))
-
-
 async def test_a_client_that_takes_no_answers_gets_no_more_of_them() -> None:
     request = b"GET /big?1000000 HTTP/1.1\r\nHost: a\r\n\r\n"
     async with serving(HttpLimits(write_timeout_s=5)) as server, Deaf(server.port) as deaf:
@@ -204,7 +181,7 @@ async def test_answers_go_on_when_a_slow_client_has_caught_up() -> None:
         await slow.send(request * 20)
         got = seconds = 0
         while got < 20_000_000:
-            got += await slow.read(1 << 18)
+            got += len(await slow.read(1 << 18))
             await asyncio.sleep(0)
             if got // 300_000 > seconds:
                 seconds += 1

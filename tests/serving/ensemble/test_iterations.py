@@ -104,67 +104,61 @@ def test_what_comes_once_is_used_for_each_iteration() -> None:
     assert client.rows() == [{"a": [4], "b": [2]}, {"a": [6], "b": [2]}]
 
 
-def test_a_decoupled_model_is_held_back_while_the_steps_behind_it_are_busy() -> None:
-    async def scene() -> None:
-        each = Composing("plus", plus, decoupled=True, late=True)
-        second = Composing("twice", twice, late=True)
-        client = Client(limited_to(2), each, second)
+async def test_a_decoupled_model_is_held_back_while_the_steps_behind_it_are_busy() -> None:
+    each = Composing("plus", plus, decoupled=True, late=True)
+    second = Composing("twice", twice, late=True)
+    client = Client(limited_to(2), each, second)
+    client.send([1])
+    request = each.waiting[0]
+    held = []
+    for _ in range(6):
+        held.append(stalled(request))
+        each.give(request, [1.0])
+    assert held == [False, False, False, False, True, True]
+    assert len(second.waiting) == 2
+    second.answer()
+    second.answer()
+    assert len(second.waiting) == 2
+    while second.waiting:
+        second.answer()
+    assert not stalled(request)
+    each.end(request)
+    assert client.rows() == [{"out": [2.0]}] * 6 + [{}]
+
+
+async def test_the_limit_is_for_each_request_alone_and_a_cancelled_one_leaves_nothing_behind() -> None:
+    each = Composing("plus", plus, decoupled=True, late=True)
+    second = Composing("twice", twice, late=True)
+    client = Client(limited_to(2), each, second)
+    sent = [client.send([1]), client.send([2])]
+    first, other = each.waiting
+    for request in (first, first, other, first, first):
+        each.give(request, [1.0])
+    assert len(second.waiting) == 3
+    assert [stalled(first), stalled(other)] == [True, False]
+    sent[0].cancel()
+    assert [request.cancelled for request in (first, *second.waiting)] == [True, True, True, False]
+    while second.waiting:
+        second.answer()
+    each.end(first)
+    each.give(other, [5.0], final=True)
+    second.answer()
+    [refused] = [response.error for response in client.responses if response.error is not None]
+    assert isinstance(refused, Cancelled)
+    assert client.ensemble.in_flight == 0
+    # one after the other: each has the whole limit
+    each.waiting.clear()
+    for _ in range(2):
         client.send([1])
-        request = each.waiting[0]
-        held = []
-        for _ in range(6):
-            held.append(stalled(request))
+        request = each.waiting.pop()
+        for _ in range(3):
             each.give(request, [1.0])
-        assert held == [False, False, False, False, True, True]
         assert len(second.waiting) == 2
-        second.answer()
-        second.answer()
-        assert len(second.waiting) == 2
-        while second.waiting:
-            second.answer()
         assert not stalled(request)
-        each.end(request)
-        assert client.rows() == [{"out": [2.0]}] * 6 + [{}]
-
-    asyncio.run(scene())
-
-
-def test_the_limit_is_for_each_request_alone_and_a_cancelled_one_leaves_nothing_behind() -> None:
-    async def scene() -> None:
-        each = Composing("plus", plus, decoupled=True, late=True)
-        second = Composing("twice", twice, late=True)
-        client = Client(limited_to(2), each, second)
-        sent = [client.send([1]), client.send([2])]
-        first, other = each.waiting
-        for request in (first, first, other, first, first):
-            each.give(request, [1.0])
-        assert len(second.waiting) == 3
-        assert [stalled(first), stalled(other)] == [True, False]
-        sent[0].cancel()
-        assert [request.cancelled for request in (first, *second.waiting)] == [True, True, True, False]
         while second.waiting:
             second.answer()
-        each.end(first)
-        each.give(other, [5.0], final=True)
-        second.answer()
-        [refused] = [response.error for response in client.responses if response.error is not None]
-        assert isinstance(refused, Cancelled)
-        assert client.ensemble.in_flight == 0
-        # one after the other: each has the whole limit
-        each.waiting.clear()
-        for _ in range(2):
-            client.send([1])
-            request = each.waiting.pop()
-            for _ in range(3):
-                each.give(request, [1.0])
-            assert len(second.waiting) == 2
-            assert not stalled(request)
-            while second.waiting:
-                second.answer()
-            each.end(request)
-        assert client.ensemble.in_flight == 0
-
-    asyncio.run(scene())
+        each.end(request)
+    assert client.ensemble.in_flight == 0
 
 
 def test_a_decoupled_model_is_not_held_back_for_ever() -> None:

@@ -19,7 +19,6 @@ from tpx.protocol import messages
 
 REPEAT = 'backend: "repeat" model_transaction_policy { decoupled: true }'
 STREAM = SERVICE + "ModelStreamInfer"
-_TYPES = {"INT32": np.int32, "UINT32": np.uint32, "FP32": np.float32}
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
 

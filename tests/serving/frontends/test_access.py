@@ -188,6 +188,8 @@ def test_what_is_no_path_leads_nowhere(closed: Live, path: str) -> None:
         {"X-Key": "s3cret x"},
         {"X-Keys": "s3cret"},
         {"Key": "s3cret"},
+        {"X_Key": "s3cret"},
+        {"Connection": "x-key"},
         {"Authorization": "s3cret"},
         {
             "X-HTTP-Method-Override": "GET",

@@ -1,11 +1,10 @@
-"""Inference as only gRPC can be asked for it: typed contents, and messages that contradict themselves."""
+"""Inference as only gRPC can be asked for it: with typed contents."""
 
 import math
 from typing import Any
 
 import pytest
 
-from tests.serving.frontends.requests import grpc_request, refused
 from tests.serving.live import Channel, outputs_of
 from tpx.protocol import messages
 
@@ -29,63 +28,3 @@ def test_typed_contents_of_every_type(
     getattr(item.contents, field).extend(values)
     answer = messages.ModelInferResponse.FromString(channel.send("ModelInfer", message.SerializeToString()))
     assert outputs_of(answer) == {"y": [expected]}
-
-
-@pytest.mark.parametrize(
-    ("message", "text"),
-    [
-        (grpc_request(), "unable to find data for input tensor 'x' for model 'double' in request."),
-        (grpc_request(bytes(8), bytes(8)), "unexpected additional input data for model 'double'"),
-        (grpc_request(bytes(8), shape=(1, -1)), "contains one or more invalid dimensions"),
-        (grpc_request(bytes(8), shape=(-8, -1)), "contains one or more invalid dimensions"),
-        (grpc_request(bytes(8), shape=(1, 2**40)), "input byte size mismatch"),
-        (grpc_request(bytes(8), shape=()), "input 'x' has no shape but model requires batch dimension"),
-        (grpc_request(bytes(8), datatype="FP33"), "inference input 'x' data-type is '<invalid>', but model"),
-        (grpc_request(bytes(8), datatype=""), "inference input 'x' data-type is '<invalid>', but model"),
-    ],
-)
-def test_tensors_that_cannot_be_are_refused(channel: Channel, message: Any, text: str) -> None:
-    assert text in refused(channel, message)
-
-
-def test_contents_that_do_not_belong_are_refused(channel: Channel) -> None:
-    both = grpc_request(bytes(8))
-    both.inputs[0].contents.fp32_contents.extend([1, 2])
-    assert refused(channel, both).startswith(
-        "contents field must not be specified when using raw_input_contents"
-    )
-    wrong = grpc_request()
-    wrong.inputs[0].contents.int_contents.extend([1, 2])
-    assert refused(channel, wrong).startswith("unexpected explicit tensor data for input tensor 'x'")
-    short = grpc_request()
-    short.inputs[0].contents.fp32_contents.extend([1])
-    assert "input byte size mismatch" in refused(channel, short)
-    overflow = messages.ModelInferRequest(model_name="int8")
-    overflow.inputs.add(name="x", datatype="INT8", shape=[1, 1]).contents.int_contents.append(1000)
-    assert "out of range for INT8" in refused(channel, overflow)
-
-
-@pytest.mark.parametrize(
-    ("key", "field", "value", "text"),
-    [
-        ("priority", "int64_param", -1, "invalid value for 'priority', expected value >= 0."),
-        ("timeout", "string_param", "1", "invalid value type for 'timeout' parameter"),
-        ("sequence_start", "int64_param", 1, "invalid value type for 'sequence_start' parameter"),
-        ("mine", "", None, "invalid value type for 'mine' parameter"),
-    ],
-)
-def test_parameters_that_cannot_be_are_refused(
-    channel: Channel, key: str, field: str, value: Any, text: str
-) -> None:
-    message = grpc_request(bytes(8))
-    if field:
-        setattr(message.parameters[key], field, value)
-    else:
-        message.parameters[key].SetInParent()
-    assert text in refused(channel, message)
-
-
-def test_models_and_versions_that_cannot_be_are_refused(channel: Channel) -> None:
-    version, model = grpc_request(bytes(8), model_version="x"), grpc_request(bytes(8), model="double\0")
-    assert channel.outcome("ModelInfer", version.SerializeToString()) == "INVALID_ARGUMENT"
-    assert channel.outcome("ModelInfer", model.SerializeToString()) == "NOT_FOUND"

@@ -66,58 +66,6 @@ def test_a_large_model_comes_in_one_request(live: Live) -> None:
     assert factor(live, "large") == 3
 
 
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
-        (b"[1]", "the request body must be a JSON object"),
-        (b"{", "failed to parse the request JSON buffer"),
-        (b'{"parameters": []}', "Unable to parse 'parameters'"),
-        ({"parameters": {"config": 3}}, "'config': attempt to access JSON non-string as string"),
-        ({"parameters": {"config": None}}, "'config': attempt to access JSON non-string as string"),
-        ({"parameters": {"what": "x"}}, "unexpected error on creating Triton parameter"),
-        ({"parameters": {"config": "{}", "file:1/x": 3}}, "'file:1/x': attempt to access JSON non-string"),
-        ({"parameters": {"config": "{}", "file:1/x": "%%%"}}, "load parameter 'file:1/x' is not base64"),
-        ({"parameters": {"config": "{}", "file:1/x": "AA"}}, "load parameter 'file:1/x' is not base64"),
-        ({"parameters": {"config": "{}", "file:1/x": "ü"}}, "load parameter 'file:1/x' is not base64"),
-        ({"parameters": {"file:1/x": "AAAA"}}, "Load parameter 'config' must be specified for model file"),
-        ({"parameters": {"config": "{"}}, "Invalid config override: "),
-        (
-            {"parameters": {"config": "{}", "file:../../x": "AAAA"}},
-            "Invalid file parameter 'file:../../x' with normalized path '../../x' must stay within model",
-        ),
-        ({"parameters": {"config": "{}", "file:" + "x" * 300: "AAAA"}}, "a path has at most 12 parts of 255"),
-        (b'{"parameters": {"config": ' + b'"{}", "x": ' + b"[" * 250_000, "failed to parse the request JSON"),
-        (None, "failed to load 'no-such', failed to poll from model repository"),
-    ],
-)
-def test_a_load_that_cannot_be_meant_is_a_400_that_says_why(live: Live, body: Any, why: str) -> None:
-    answer = post(live, "/models/no-such/load", body)
-    assert answer.status == 400
-    assert why in answer.error
-    assert index(live, "no-such") == []
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "why"),
-    [
-        ("..", 400, "invalid model name '..', model name must not contain path traversal characters"),
-        ("..%2Fetc", 400, "invalid model name '../etc', model name must not contain path traversal"),
-        ("a%2Fb", 400, "invalid model name 'a/b', model name must not contain path traversal characters"),
-        ("%20..", 400, "invalid model name ' ..', model name must not contain path traversal characters"),
-        ("", 400, "Model name cannot be empty. Please enter a valid name to deploy."),
-        ("%20", 400, "Model name cannot be empty. Please enter a valid name to deploy."),
-        ("%24%28touch%20x%29%3B%0A", 400, "failed to load '$(touch x);\n', failed to poll from model"),
-        ("x" * 300, 400, "failed to poll from model repository"),
-        ("a/b", 404, "Not Found"),
-        ("a%00b", 404, "Not Found"),
-    ],
-)
-def test_names_that_no_model_can_have(live: Live, name: str, status: int, why: str) -> None:
-    answer = load(live, name)
-    assert answer.status == status
-    assert why in answer.error
-
-
 def test_a_load_that_fails_says_what_the_model_lacks(live: Live, repository: Path) -> None:
     directory = write_model(repository, "broken")
     (directory / "1" / "model.onnx").write_bytes(b"broken")
@@ -168,14 +116,6 @@ def test_a_load_with_files_that_fails_names_them_as_the_client_did(
     assert tempfile.gettempdir() not in told
     assert "tpx-model-" not in told
     assert named in told
-
-
-def test_unload_takes_one_parameter(live: Live) -> None:
-    for value, status in [(True, 200), (False, 200), (1, 400), ("true", 400), (None, 400)]:
-        answer = post(live, "/models/nobody/unload", {"parameters": {"unload_dependents": value}})
-        assert answer.status == status
-    answer = post(live, "/models/nobody/unload", {"parameters": {"what": True}})
-    assert (answer.status, answer.error) == (400, "unrecognized unload parameter 'what'.")
 
 
 def test_many_clients_load_and_unload_at_once(live: Live, repository: Path) -> None:

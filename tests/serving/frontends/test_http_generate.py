@@ -129,56 +129,6 @@ def test_of_two_ids_the_first_counts_and_a_tensor_must_not_come_twice(live: Live
         assert refusal(live, "double", body).endswith("input 'x' already exists in request")
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b"", "failed to parse the request JSON buffer: "),
-        (b"{", "failed to parse the request JSON buffer: "),
-        (b'{"x":1} x', "failed to parse the request JSON buffer: "),
-        (b'\xef\xbb\xbf{"x":1}', "failed to parse the request JSON buffer: "),
-        ('{"x":1}'.encode("utf-16"), "failed to parse the request JSON buffer: "),
-        (b'{"x":"\xff"}', "failed to parse the request JSON buffer: "),
-        (b"[" * 250_000, "JSON nesting depth exceeds maximum allowed limit (100)"),
-        (b'{"x":' + b"[" * 200 + b"]" * 200 + b"}", "JSON nesting depth exceeds maximum allowed limit (100)"),
-        (b"[]", "attempt to get members for non-object"),
-        (b'"x"', "attempt to get members for non-object"),
-        (b'{"x":1,"id":5}', "Unable to parse 'id': attempt to access JSON non-string as string"),
-        (b'{"x":1,"id":"\\ud800"}', "Unable to parse 'id': "),
-        (b'{"x":1,"p":"\\ud800"}', "Unable to parse 'p': "),
-        (b'{"x":1,"parameters":1}', "Expected JSON object for keyword: 'parameters'"),
-        (
-            b'{"x":1,"parameters":{"a":[1]}}',
-            "Converting keyword: 'parameters': parameter 'a' has invalid type.",
-        ),
-        (
-            b'{"x":1,"a":{"b":1}}',
-            "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'.",
-        ),
-        (b'{"x":1,"a":null}', "parameter 'a' has invalid type."),
-        (b'{"x":"a"}', "attempt to access JSON non-number"),
-        (b'{"x":null}', "attempt to access JSON non-number"),
-        (b'{"x":{"a":1}}', "attempt to access JSON non-number"),
-        (b'{"x":[[1,2]]}', "Shape does not match true shape of 'data' field"),
-        (b"{}", "[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'double'."),
-        (b'{"abc":123,"id":"q"}', "[request id: q] expected 1 inputs but got 0 inputs for model 'double'."),
-        (b'{"x":1,"triton_x":1}', "parameter keys starting with 'triton_'"),
-    ],
-    ids=lambda value: repr(value)[:30],
-)
-def test_a_malformed_request_is_refused_before_anything_is_computed(
-    live: Live, body: bytes, message: str
-) -> None:
-    before = counters(live, "double")["success"]
-    assert message in refusal(live, "double", body)
-    assert counters(live, "double")["success"] == before
-    assert generate(live, "double", {"x": 1}).status == 200
-
-
-def test_strings_want_strings(live: Live) -> None:
-    for wrong in (123, True, {"USER": "hello"}, ["a", 1]):
-        assert "attempt to access JSON non-string as string" in refusal(live, "words", {"x": wrong})
-
-
 def test_unknown_models_versions_and_encodings_are_refused(live: Live) -> None:
     assert refusal(live, "nowhere", {"x": 1}, 404) == "Request for unknown model: 'nowhere' is not found"
     text = "Request for unknown model: 'double' version 7 is not found"

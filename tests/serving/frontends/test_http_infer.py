@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serving.frontends.requests import JSON_X, binary_head, refusal
+from tests.serving.frontends.requests import JSON_X, binary_head
 from tests.serving.live import Live, floats
 
 
@@ -82,20 +82,6 @@ def test_binary_data_output_is_the_default_only_of_outputs_that_are_not_listed(l
     assert live.infer("double", request).tail
     listed = live.infer("double", {**request, "outputs": [{"name": "y"}]})
     assert listed.json["outputs"][0]["data"] == [2, 4]
-
-
-@pytest.mark.parametrize("model", ["fp16", "bf16"])
-def test_half_precision_is_refused_as_json_both_ways(live: Live, model: str) -> None:
-    item: dict[str, Any] = {"name": "x", "datatype": model.upper(), "shape": [1, 2]}
-    assert refusal(live, {"inputs": [{**item, "data": [1, 2]}]}, model=model) == (
-        f"receiving {model.upper()} data via JSON is not supported. Please use the binary data format for "
-        "input x"
-    )
-    item["parameters"] = {"binary_data_size": 4}
-    assert refusal(live, {"inputs": [item]}, bytes(4), model=model) == (
-        f"sending {model.upper()} data via JSON is not supported. "
-        "Please use the binary data format for output"
-    )
 
 
 def test_not_a_number_and_infinities_are_spoken(live: Live) -> None:
@@ -190,27 +176,3 @@ def test_the_best_accepted_encoding_is_chosen_and_garbage_is_ignored(
     answer = live.infer("double", {"inputs": [JSON_X]}, Accept_Encoding=accept)
     assert answer.status == 200
     assert answer.headers.get("content-encoding", "") == encoding
-
-
-def test_an_unknown_encoding_is_a_501_that_names_the_known_ones(live: Live) -> None:
-    answer = live.http("POST", "/v2/models/double/infer", b"x", {"Content-Encoding": "br"})
-    assert answer.status == 501
-    assert answer.headers["accept-encoding"] == "gzip, deflate"
-    assert answer.error.startswith("Unsupported compression type")
-
-
-@pytest.mark.parametrize(
-    "body", [b"garbage", b"", gzip.compress(b"{}", mtime=0)[:-4], gzip.compress(b"{}", mtime=0) + b"x"]
-)
-def test_a_broken_compressed_body_is_refused(live: Live, body: bytes) -> None:
-    answer = live.http("POST", "/v2/models/double/infer", body, {"Content-Encoding": "gzip"})
-    assert answer.status == 400
-    assert answer.error == "nothing to be decompressed" or "gzip" in answer.error
-
-
-@pytest.mark.slow
-def test_a_bomb_is_stopped_at_the_limit(live: Live) -> None:
-    bomb = gzip.compress(bytes(300 << 20), 9)
-    answer = live.http("POST", "/v2/models/double/infer", bomb, {"Content-Encoding": "gzip"})
-    assert answer.status == 400
-    assert "exceeds the maximum allowed input size of 67108864 bytes" in answer.error

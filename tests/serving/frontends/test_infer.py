@@ -1,7 +1,7 @@
 """Inference over both transports, with tensors as JSON and as bytes: the same answers and refusals."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,13 +79,6 @@ def test_versions_are_addressed(encoding: Transport) -> None:
     assert refusal.message == "Request for unknown model: 'versions' version 2 is not found"
 
 
-def test_unknown_models_are_not_found(encoding: Transport) -> None:
-    refusal = refused(encoding, "nobody", Given())
-    assert refusal.code == "NOT_FOUND"
-    assert refusal.message == "Request for unknown model: 'nobody' is not found"
-    assert refused(encoding, "m" * 5000, Given()).code == "NOT_FOUND"
-
-
 def test_labels_and_classes(encoding: Transport) -> None:
     given = Given(shape=(2, 3), values=[0.5, 3, 2, 9, 1, 1])
     asked = [{"name": "y", "parameters": {"classification": 2}}]
@@ -95,80 +88,6 @@ def test_labels_and_classes(encoding: Transport) -> None:
         [b"3.000000:1:dog", b"2.000000:2"],
         [b"9.000000:0:cat", b"1.000000:1:dog"],
     ]
-
-
-REFUSALS: list[tuple[Mapping[str, Any], str]] = [
-    ({"shape": (2**62 + 2,)}, "byte size overflow for input 'x'"),
-    ({"shape": (2**62,)}, "byte size overflow for input 'x'"),
-    ({"shape": (2**32, 2**32)}, "causes total element count to exceed maximum size"),
-    ({"shape": (2,)}, "unexpected shape for input 'x' for model 'double'. Expected"),
-    ({"shape": (5, 1), "values": [0] * 5}, "inference request batch-size must be <= 4 for 'double'"),
-    ({"shape": (0, 2), "values": []}, "inference request batch-size must be >= 1 for 'double'"),
-    ({"shape": (1,) * 2000, "values": [1]}, "unexpected shape for input 'x'"),
-    ({"datatype": "INT32"}, "data-type is 'INT32', but model 'double' expects 'FP32'"),
-    ({"name": "z"}, "unexpected inference input 'z' for model 'double'"),
-]
-
-
-@pytest.mark.parametrize(("wrong", "message"), REFUSALS)
-def test_a_tensor_that_cannot_be_is_refused(
-    encoding: Transport, wrong: Mapping[str, Any], message: str
-) -> None:
-    refusal = refused(encoding, "double", Given(**wrong))
-    assert refusal.code == "INVALID_ARGUMENT"
-    assert message in refusal.message
-
-
-def test_inputs_and_outputs_that_are_missing_twice_or_unknown_are_refused(encoding: Transport) -> None:
-    assert refused(encoding, "double").message.startswith(
-        "[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'double'. Got input(s) [], "
-        "but missing required input(s) ['x']."
-    )
-    twice = refused(encoding, "double", Given(), Given(), request_id="9")
-    assert twice.message == "[request id: 9] input 'x' already exists in request"
-    for names, message in (
-        ("yy", "output 'y' already exists in request"),
-        ("yz", "unexpected inference output 'z' for model 'double'"),
-    ):
-        outputs = [{"name": name} for name in names]
-        assert refused(encoding, "double", Given(), outputs=outputs).message.endswith(message)
-
-
-def test_parameters_with_reserved_names_are_refused(encoding: Transport) -> None:
-    refusal = refused(encoding, "double", Given(), parameters={"triton_x": True})
-    assert "parameter keys starting with 'triton_' are reserved" in refusal.message
-
-
-@pytest.mark.parametrize("value", [-1, "3"])
-def test_a_number_of_classes_that_is_none_is_refused(encoding: Transport, value: Any) -> None:
-    asked = [{"name": "y", "parameters": {"classification": value}}]
-    refusal = refused(encoding, "double", Given(), outputs=asked)
-    assert refusal.code == "INVALID_ARGUMENT"
-    assert "'classification'" in refusal.message
-
-
-@pytest.mark.parametrize("size", [4, 12])
-def test_bytes_of_another_size_than_the_tensor_are_refused(transport: Transport, size: int) -> None:
-    assert refused(transport, "double", Given(raw=bytes(size))).message.endswith(
-        f"input byte size mismatch for input 'x' for model 'double'. Expected 8, got {size}"
-    )
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"\xff\xff\xff\xff",
-        b"\xff\xff\xff\xffab",
-        b"\x01\x00",
-        b"\x01\x00\x00\x00",
-        encode_bytes([b"a"]),
-        encode_bytes([b"a", b"b", b"c"]),
-        b"",
-    ],
-)
-def test_strings_with_lengths_that_lie_are_refused(transport: Transport, raw: bytes) -> None:
-    refusal = refused(transport, "words", Given(datatype="BYTES", raw=raw))
-    assert "for inference input 'x' for model 'words'" in refusal.message
 
 
 def test_many_strings_with_lengths_that_lie_are_refused(transport: Transport) -> None:

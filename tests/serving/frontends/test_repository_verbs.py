@@ -121,11 +121,7 @@ def test_without_explicit_mode_nothing_is_loaded_on_request(tmp_path: Path, mode
 @pytest.mark.parametrize(
     ("name", "parameters", "why"),
     [
-        ("..", {}, "invalid model name '..', model name must not contain path traversal characters"),
-        ("../etc", {}, "invalid model name '../etc', model name must not contain path traversal characters"),
-        ("", {}, "Model name cannot be empty. Please enter a valid name to deploy."),
         ("a\0b", {}, "failed to load 'a\0b', failed to poll from model repository"),
-        ("nobody", {}, "failed to load 'nobody', failed to poll from model repository"),
         ("n", {"what": {"string_param": ""}}, "unrecognized load parameter 'what'."),
         (
             "n",
@@ -137,18 +133,7 @@ def test_without_explicit_mode_nothing_is_loaded_on_request(tmp_path: Path, mode
             {"config": {"string_param": "{}"}, "file:1/x": {"string_param": ""}},
             "invalid value type for load parameter 'file:1/x', expected bytes_param.",
         ),
-        (
-            "n",
-            {"file:1/x": {"bytes_param": b""}},
-            "failed to load 'n', failed to poll from model repository: Load parameter 'config' must be "
-            "specified for model file override",
-        ),
         ("x" * 8193, {}, "a model name has at most 8192 characters, got 8193"),
-        (
-            "n",
-            {"config": {"string_param": "{}"}, "file:..": {"bytes_param": b""}},
-            "Invalid file parameter 'file:..' with normalized path '..' must stay within model directory.",
-        ),
         *(
             (
                 name,

@@ -111,53 +111,6 @@ def test_the_repository_index_lists_every_version(transport: Transport) -> None:
     assert [(each["name"], each["version"], each["state"]) for each in ready] == entries
 
 
-UNKNOWN = "Request for unknown model: '{}' is not found"
-HUGE = str(10**20)
-REFUSALS = [
-    *((verb, "nobody", "", "NOT_FOUND", UNKNOWN.format("nobody")) for verb in ("Metadata", "Config")),
-    *(
-        (verb, "double", "9", "NOT_FOUND", UNKNOWN.format("double").replace("' is", "' version 9 is"))
-        for verb in ("Metadata", "Config")
-    ),
-    ("Metadata", "DOUBLE", "", "NOT_FOUND", UNKNOWN.format("DOUBLE")),
-    ("Statistics", "nobody", "", "INVALID_ARGUMENT", "requested model 'nobody' is not available"),
-    (
-        "Statistics",
-        "double",
-        "9",
-        "INVALID_ARGUMENT",
-        "requested model version is not available for model 'double'",
-    ),
-    *(
-        (
-            verb,
-            "double",
-            "0",
-            "INVALID_ARGUMENT",
-            "invalid model version specified '0' , version should be an integral value > 0",
-        )
-        for verb in ("Metadata", "Config", "Statistics")
-    ),
-    (
-        "Metadata",
-        "double",
-        HUGE,
-        "INVALID_ARGUMENT",
-        f"failed to get model version from specified version string '{HUGE}' (details: stol), "
-        "version should be an integral value > 0",
-    ),
-]
-
-
-@pytest.mark.parametrize(("verb", "model", "version", "code", "message"), REFUSALS)
-def test_what_is_not_there_is_refused_in_tritons_words(
-    transport: Transport, verb: str, model: str, version: str, code: str, message: str
-) -> None:
-    with pytest.raises(Refused) as caught:
-        transport.call(f"Model{verb}", model, version)
-    assert (caught.value.code, caught.value.message) == (code, message)
-
-
 @pytest.mark.parametrize(
     ("verb", "setting", "value"),
     [("LogSettings", "log_format", "x" * (1 << 20)), ("TraceSetting", "trace_level", ["OFF"] * 300_000)],

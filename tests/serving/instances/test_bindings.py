@@ -1,6 +1,5 @@
 """Bound memory has one user at a time: the thread of an instance, or the event loop."""
 
-import asyncio
 import threading
 from typing import Any
 
@@ -63,35 +62,31 @@ class BindingModel(FakeModel):
 
 
 @pytest.mark.parametrize("kept_by", ["scheduler", "fast path"])
-def test_the_loop_never_computes_in_memory_that_an_instance_holds(kept_by: str) -> None:
+async def test_the_loop_never_computes_in_memory_that_an_instance_holds(kept_by: str) -> None:
     """An instance holds two batches when it has shown that the model is short: after the first one ends, the
     loop may compute, but not before the second one has left the memory.
     """
-
-    async def scene() -> None:
-        model = BindingModel()
-        async with serving(model, inline_below_ns=INLINE) as client:
-            memory = model.memory
-            for number in range(8):  # one short of what makes the loop compute
-                assert await client.answer(client.send([[number, 1]])) == doubled([[number, 1]])
-            assert memory.inputs, "the shapes are bound"
-            model.gate = gate = closed_gate()
-            held = [client.send([[10, 1]]), client.send([[11, 1]])]
-            await entered(model)
-            gate.release()
-            await client.answer(held[0])
-            await entered(model)
-            assert memory.users == ["net_0"]
-            if kept_by == "fast path":
-                fast = client.model.fast_path(held[1].head)
-                assert fast is not None
-                assert fast.compute_one(bytes(8)) is None
-            offered = client.send([[12, 1]])
-            assert not memory.intruders
-            gate.release()
-            assert await client.all_answers([held[1], offered]) == [doubled([[11, 1]]), doubled([[12, 1]])]
-            assert client.model.fast_path(held[1].head) is not None
-            here = client.send([[13, 1]])
-            assert client.answers[-1][0] is here, "the loop computes once the instance is idle"
-
-    asyncio.run(scene())
+    model = BindingModel()
+    async with serving(model, inline_below_ns=INLINE) as client:
+        memory = model.memory
+        for number in range(8):  # one short of what makes the loop compute
+            assert await client.answer(client.send([[number, 1]])) == doubled([[number, 1]])
+        assert memory.inputs, "the shapes are bound"
+        model.gate = gate = closed_gate()
+        held = [client.send([[10, 1]]), client.send([[11, 1]])]
+        await entered(model)
+        gate.release()
+        await client.answer(held[0])
+        await entered(model)
+        assert memory.users == ["net_0"]
+        if kept_by == "fast path":
+            fast = client.model.fast_path(held[1].head)
+            assert fast is not None
+            assert fast.compute_one(bytes(8)) is None
+        offered = client.send([[12, 1]])
+        assert not memory.intruders
+        gate.release()
+        assert await client.all_answers([held[1], offered]) == [doubled([[11, 1]]), doubled([[12, 1]])]
+        assert client.model.fast_path(held[1].head) is not None
+        here = client.send([[13, 1]])
+        assert client.answers[-1][0] is here, "the loop computes once the instance is idle"

@@ -1,10 +1,9 @@
 """Decoupled models: any number of responses, in order, with their times, and an end for whoever has gone."""
 
 import asyncio
-import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,16 +22,6 @@ from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.stacking.plain import PlainStacking
 
 Compute = Callable[[Arrays, ResponseSender], None]
-
-
-def on_a_loop(scene: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that runs on an event loop of its own."""
-
-    @functools.wraps(scene)
-    def run(**arguments: Any) -> None:
-        asyncio.run(asyncio.wait_for(scene(**arguments), 20))
-
-    return run
 
 
 class FakeDecoupled:
@@ -126,7 +115,6 @@ def counting(inputs: Arrays, responses: ResponseSender) -> None:
             return
 
 
-@on_a_loop
 async def test_a_request_gets_its_responses_in_order_and_then_an_empty_final_one() -> None:
     async with serving(counting) as reader:
         many, none, one = reader.send(300, 0), reader.send(0, 0), reader.send(1, 0)
@@ -135,7 +123,6 @@ async def test_a_request_gets_its_responses_in_order_and_then_an_empty_final_one
         assert await reader.all_of(one) == [[0, 0], None]
 
 
-@on_a_loop
 async def test_response_statistics_count_by_index_and_requests_once() -> None:
     async with serving(counting) as reader:
         for count in (2, 0, 1, 2):
@@ -163,7 +150,6 @@ class StepClock:
         return self.now_ns
 
 
-@on_a_loop
 async def test_a_response_has_the_time_since_the_one_before_and_not_that_of_waiting_for_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -193,7 +179,6 @@ async def test_a_response_has_the_time_since_the_one_before_and_not_that_of_wait
             assert kept["compute_output"]["ns"] == 0
 
 
-@on_a_loop
 async def test_responses_beyond_the_thousandth_are_counted_together() -> None:
     async with serving(counting) as reader:
         assert len(await reader.all_of(reader.send(1200, 0))) == 1201
@@ -201,7 +186,6 @@ async def test_responses_beyond_the_thousandth_are_counted_together() -> None:
         assert reader.stats[1000]["success"] == 200
 
 
-@on_a_loop
 async def test_an_error_among_responses_is_one_of_them() -> None:
     def compute(inputs: Arrays, responses: ResponseSender) -> None:
         responses.send({"y": np.ones((1, 2), np.float32)})
@@ -223,7 +207,6 @@ async def test_an_error_among_responses_is_one_of_them() -> None:
         (None, "the model returned no output 'y'"),
     ],
 )
-@on_a_loop
 async def test_a_failure_after_some_responses_ends_the_request_and_not_the_instance(
     failure: Exception | None, words: str
 ) -> None:
@@ -245,7 +228,6 @@ async def test_a_failure_after_some_responses_ends_the_request_and_not_the_insta
         assert reader.model.statistics.durations()["success"].count == 1
 
 
-@on_a_loop
 async def test_a_cancelled_request_stops_its_model_and_is_a_failure() -> None:
     done: list[float] = []
 
@@ -268,7 +250,6 @@ async def test_a_cancelled_request_stops_its_model_and_is_a_failure() -> None:
         assert sum(kept.cancel.count for kept in statistics.responses.values()) == 1
 
 
-@on_a_loop
 async def test_a_request_cancelled_while_it_waits_is_never_computed() -> None:
     seen: list[float] = []
 
@@ -287,7 +268,6 @@ async def test_a_request_cancelled_while_it_waits_is_never_computed() -> None:
         assert seen == [1, 2]
 
 
-@on_a_loop
 async def test_a_client_that_takes_nothing_holds_its_model_back_until_it_goes() -> None:
     size = 128 << 10
     made: list[int] = []
@@ -308,7 +288,6 @@ async def test_a_client_that_takes_nothing_holds_its_model_back_until_it_goes() 
         await until(lambda: reader.model.in_flight == 0)
 
 
-@on_a_loop
 async def test_a_model_runs_ahead_of_a_busy_event_loop_only_so_far() -> None:
     made: list[int] = []
     size = 64 << 10
@@ -328,7 +307,6 @@ async def test_a_model_runs_ahead_of_a_busy_event_loop_only_so_far() -> None:
 
 
 @pytest.mark.parametrize("rows", [[[1.0, 2.0]], [[1.0, 2.0], [3.0, 4.0]]])
-@on_a_loop
 async def test_a_batched_request_stays_one_request(rows: Sequence[Sequence[float]]) -> None:
     def echo(inputs: Arrays, responses: ResponseSender) -> None:
         responses.send({"y": inputs["x"] * 2})

@@ -135,8 +135,3 @@ async def controlled(
     assert repository.served() == []
     assert not control.tasks
     assert control.retirement.draining == []
-
-
-def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a scene."""
-    asyncio.run(scene())

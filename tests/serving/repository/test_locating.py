@@ -1,12 +1,13 @@
 """Broken configurations: each reason names the file, the line, the field and what was meant."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.serving.onnx_files import write_model
 from tests.serving.repository.composed import chain, model
-from tests.serving.repository.controlled import controlled, play
+from tests.serving.repository.controlled import controlled
 
 IO = """input [
   { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
@@ -213,14 +214,7 @@ def test_what_is_wrong_is_told_with_line_and_field(tmp_path: Path, text: str, li
 def reason(repository: Path, text: str) -> str:
     """Why a model with this configuration is not loaded."""
     write_model(repository, "net", config=text)
-    found: list[str] = []
-
-    async def scene() -> None:
-        async with controlled(repository) as it:
-            found.append(await it.refusal(it.load()))
-
-    play(scene)
-    return found[0]
+    return _why(repository)
 
 
 def test_an_error_that_names_no_field_is_left_as_it_is(tmp_path: Path) -> None:
@@ -230,37 +224,26 @@ def test_an_error_that_names_no_field_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def _why(repository: Path) -> str:
-    found: list[str] = []
-
-    async def scene() -> None:
+    async def refusal() -> str:
         async with controlled(repository) as it:
-            found.append(await it.refusal(it.load()))
+            return await it.refusal(it.load())
 
-    play(scene)
-    return found[0]
+    return asyncio.run(refusal())
 
 
-def test_a_configuration_of_a_request_has_the_field_alone(tmp_path: Path) -> None:
+async def test_a_configuration_of_a_request_has_the_field_alone(tmp_path: Path) -> None:
     write_model(tmp_path, "net")
-
-    async def scene() -> None:
-        async with controlled(tmp_path) as it:
-            why = await it.refusal(it.load(config='{"input": [{"name": "x", "dims": [0]}]}'))
-            assert why.rstrip(";\n").endswith("for net (in input[0].dims)")
-
-    play(scene)
+    async with controlled(tmp_path) as it:
+        why = await it.refusal(it.load(config='{"input": [{"name": "x", "dims": [0]}]}'))
+        assert why.rstrip(";\n").endswith("for net (in input[0].dims)")
 
 
-def test_a_step_that_does_not_fit_its_model_is_told_with_its_line(tmp_path: Path) -> None:
+async def test_a_step_that_does_not_fit_its_model_is_told_with_its_line(tmp_path: Path) -> None:
     model(tmp_path, "two", 2)
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(
         chain("two").replace("input_map { key: 'x'", "\ninput_map { key: 'q'")
     )
-
-    async def scene() -> None:
-        async with controlled(tmp_path) as it:
-            why = await it.refusal(it.load("e"))
-            assert f"{tmp_path}/e/config.pbtxt:2: ensemble_scheduling.step[0].input_map[q])" in why
-
-    play(scene)
+    async with controlled(tmp_path) as it:
+        why = await it.refusal(it.load("e"))
+        assert f"{tmp_path}/e/config.pbtxt:2: ensemble_scheduling.step[0].input_map[q])" in why

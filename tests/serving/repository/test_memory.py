@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving.repository.controlled import Scene, ask, controlled, play, write
+from tests.serving.repository.controlled import Scene, ask, controlled, write
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.memory import Candidate, Permits, plan_eviction
 
@@ -50,124 +50,96 @@ def test_the_least_recently_used_go_and_no_more_than_needed() -> None:
     assert plan_eviction(models, 0) == []
 
 
-def test_the_model_that_was_not_used_for_the_longest_time_makes_room(tmp_path: Path) -> None:
+async def test_the_model_that_was_not_used_for_the_longest_time_makes_room(tmp_path: Path) -> None:
     put(tmp_path, "one", "two", "three")
-
-    async def scene() -> None:
-        async with limited(tmp_path, 2) as it:
-            await it.load("one")
-            await it.load("two")
-            await it.factor(name="one")
-            await it.load("three")
-            assert serving(it) == ["one", "three"]
-            assert it.states["two:1"] == "UNAVAILABLE unloaded"
-
-    play(scene)
+    async with limited(tmp_path, 2) as it:
+        await it.load("one")
+        await it.load("two")
+        await it.factor(name="one")
+        await it.load("three")
+        assert serving(it) == ["one", "three"]
+        assert it.states["two:1"] == "UNAVAILABLE unloaded"
 
 
-def test_a_model_that_computes_is_never_unloaded_for_another(tmp_path: Path) -> None:
+async def test_a_model_that_computes_is_never_unloaded_for_another(tmp_path: Path) -> None:
     put(tmp_path, "one", "two")
+    async with limited(tmp_path, 1) as it:
+        await it.load("one")
+        model = it.repository.get("one")
+        model.in_flight += 1
+        why = await it.refusal(it.load("two"))
+        assert serving(it) == ["one"]
+        assert (
+            "version 1 is at UNAVAILABLE state: Resource exhausted: model 'two' needs 1,000,000 bytes, "
+            "and of --model-memory-limit=1000000 0 are free; unloading idle models would not "
+            "free enough"
+        ) in why
+        model.in_flight -= 1
+        await it.load("two")
+        assert serving(it) == ["two"]
 
-    async def scene() -> None:
-        async with limited(tmp_path, 1) as it:
-            await it.load("one")
-            model = it.repository.get("one")
-            model.in_flight += 1
-            why = await it.refusal(it.load("two"))
-            assert serving(it) == ["one"]
-            assert (
-                "version 1 is at UNAVAILABLE state: Resource exhausted: model 'two' needs 1,000,000 bytes, "
-                "and of --model-memory-limit=1000000 0 are free; unloading idle models would not "
-                "free enough"
-            ) in why
+
+async def test_a_load_waits_a_moment_for_a_model_to_be_idle(tmp_path: Path) -> None:
+    put(tmp_path, "one", "two")
+    async with limited(tmp_path, 1) as it:
+        await it.load("one")
+        model = it.repository.get("one")
+        model.in_flight += 1
+
+        def done() -> None:
             model.in_flight -= 1
-            await it.load("two")
-            assert serving(it) == ["two"]
 
-    play(scene)
-
-
-def test_a_load_waits_a_moment_for_a_model_to_be_idle(tmp_path: Path) -> None:
-    put(tmp_path, "one", "two")
-
-    async def scene() -> None:
-        async with limited(tmp_path, 1) as it:
-            await it.load("one")
-            model = it.repository.get("one")
-            model.in_flight += 1
-
-            def done() -> None:
-                model.in_flight -= 1
-
-            asyncio.get_running_loop().call_later(0.2, done)
-            await it.load("two")
-            assert serving(it) == ["two"]
-
-    play(scene)
+        asyncio.get_running_loop().call_later(0.2, done)
+        await it.load("two")
+        assert serving(it) == ["two"]
 
 
-def test_what_is_larger_than_the_limit_unloads_nothing_and_is_logged(
+async def test_what_is_larger_than_the_limit_unloads_nothing_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(tmp_path, "one")
     put(tmp_path, "huge", size_bytes=3 * SIZE)
-
-    async def scene() -> None:
-        async with limited(tmp_path, 2) as it:
-            await it.load("one")
-            assert "model 'huge' needs 3,000,000 bytes" in await it.refusal(it.load("huge"))
-            assert serving(it) == ["one"]
-
-    play(scene)
+    async with limited(tmp_path, 2) as it:
+        await it.load("one")
+        assert "model 'huge' needs 3,000,000 bytes" in await it.refusal(it.load("huge"))
+        assert serving(it) == ["one"]
     assert "no room: model 'huge' needs 3,000,000 bytes" in caplog.text
 
 
-def test_what_the_process_grows_by_counts_and_is_known_the_next_time(tmp_path: Path) -> None:
+async def test_what_the_process_grows_by_counts_and_is_known_the_next_time(tmp_path: Path) -> None:
     put(tmp_path, "one", "two", "grows")
     loads: list[str] = []
-
-    async def scene() -> None:
-        held = iter([0, 0, 0, 0, 0, int(1.5 * SIZE)])
-        async with limited(tmp_path, 2, resident=lambda: next(held)) as it:
-            await it.load("one")
-            await it.load("two")
-            # by its file it would fit behind one of them; it turns out to need the room of both
-            await it.load("grows")
-            loads.append(",".join(serving(it)))
-
-    play(scene)
+    held = iter([0, 0, 0, 0, 0, int(1.5 * SIZE)])
+    async with limited(tmp_path, 2, resident=lambda: next(held)) as it:
+        await it.load("one")
+        await it.load("two")
+        # by its file it would fit behind one of them; it turns out to need the room of both
+        await it.load("grows")
+        loads.append(",".join(serving(it)))
     assert loads == ["grows"]
 
 
-def test_what_grows_beyond_the_limit_is_unloaded_again(tmp_path: Path) -> None:
+async def test_what_grows_beyond_the_limit_is_unloaded_again(tmp_path: Path) -> None:
     put(tmp_path, "one", "grows")
-
-    async def scene() -> None:
-        held = iter([0, 0, 0, 5 * SIZE])
-        async with limited(tmp_path, 2, resident=lambda: next(held, 0)) as it:
-            await it.load("one")
-            assert "model 'grows' needs 5,000,000 bytes" in await it.refusal(it.load("grows"))
-            assert serving(it) == ["one"]
-            # measured once, it is not loaded in vain again
-            assert "model 'grows' needs 5,000,000 bytes" in await it.refusal(it.load("grows"))
-
-    play(scene)
+    held = iter([0, 0, 0, 5 * SIZE])
+    async with limited(tmp_path, 2, resident=lambda: next(held, 0)) as it:
+        await it.load("one")
+        assert "model 'grows' needs 5,000,000 bytes" in await it.refusal(it.load("grows"))
+        assert serving(it) == ["one"]
+        # measured once, it is not loaded in vain again
+        assert "model 'grows' needs 5,000,000 bytes" in await it.refusal(it.load("grows"))
 
 
-def test_a_swap_needs_room_for_both_and_a_refused_one_leaves_the_old(tmp_path: Path) -> None:
+async def test_a_swap_needs_room_for_both_and_a_refused_one_leaves_the_old(tmp_path: Path) -> None:
     put(tmp_path, "one", factor=2)
-
-    async def scene() -> None:
-        async with limited(tmp_path, 1) as it:
-            await it.load("one")
-            put(tmp_path, "one", factor=3)
-            assert "model 'one' needs 1,000,000 bytes" in await it.refusal(it.load("one"))
-            assert await it.factor(name="one") == 2
-
-    play(scene)
+    async with limited(tmp_path, 1) as it:
+        await it.load("one")
+        put(tmp_path, "one", factor=3)
+        assert "model 'one' needs 1,000,000 bytes" in await it.refusal(it.load("one"))
+        assert await it.factor(name="one") == 2
 
 
-def test_an_ensemble_goes_with_the_model_that_it_is_made_of(tmp_path: Path) -> None:
+async def test_an_ensemble_goes_with_the_model_that_it_is_made_of(tmp_path: Path) -> None:
     put(tmp_path, "part", "other")
     ensemble = tmp_path / "whole"
     (ensemble / "1").mkdir(parents=True)
@@ -178,33 +150,25 @@ def test_an_ensemble_goes_with_the_model_that_it_is_made_of(tmp_path: Path) -> N
         "ensemble_scheduling { step [{ model_name: 'part' model_version: -1 "
         "input_map { key: 'x' value: 'x' } output_map { key: 'y' value: 'y' } }] }"
     )
-
-    async def scene() -> None:
-        async with limited(tmp_path, 1) as it:
-            await it.load("whole")
-            assert serving(it) == ["part", "whole"]
-            assert await ask(it.repository.get("whole")) == 2
-            await it.load("other")
-            assert serving(it) == ["other"]
-
-    play(scene)
+    async with limited(tmp_path, 1) as it:
+        await it.load("whole")
+        assert serving(it) == ["part", "whole"]
+        assert await ask(it.repository.get("whole")) == 2
+        await it.load("other")
+        assert serving(it) == ["other"]
 
 
-def test_many_loads_at_once_stay_under_the_limit(tmp_path: Path) -> None:
+async def test_many_loads_at_once_stay_under_the_limit(tmp_path: Path) -> None:
     names = [f"m{number}" for number in range(8)]
     put(tmp_path, *names)
     most: list[int] = []
+    async with limited(tmp_path, 3) as it:
 
-    async def scene() -> None:
-        async with limited(tmp_path, 3) as it:
+        async def load(name: str) -> None:
+            await it.load(name)
+            most.append(len(it.repository.served()))
 
-            async def load(name: str) -> None:
-                await it.load(name)
-                most.append(len(it.repository.served()))
-
-            await asyncio.gather(*(load(name) for name in names))
-
-    play(scene)
+        await asyncio.gather(*(load(name) for name in names))
     assert max(most) == 3
 
 
@@ -232,74 +196,64 @@ def test_a_limit_without_a_way_back_is_refused(tmp_path: Path, mode: str) -> Non
         pass
 
 
-def test_what_a_model_loads_while_it_is_being_loaded_is_not_its_own(tmp_path: Path) -> None:
+async def test_what_a_model_loads_while_it_is_being_loaded_is_not_its_own(tmp_path: Path) -> None:
     put(tmp_path, "outer", "inner", size_bytes=1000)
     resident = 0
+    async with limited(tmp_path, 3, resident=lambda: resident) as it:
+        loader, loop = it.control.loads.loader, asyncio.get_running_loop()
+        load = loader.load
 
-    async def scene() -> None:
-        async with limited(tmp_path, 3, resident=lambda: resident) as it:
-            loader, loop = it.control.loads.loader, asyncio.get_running_loop()
-            load = loader.load
+        async def load_inner() -> None:
+            async with it.control.loads.one_more():
+                await it.load("inner")
 
-            async def load_inner() -> None:
-                async with it.control.loads.one_more():
-                    await it.load("inner")
+        def growing(source: Any, *args: Any) -> Any:
+            nonlocal resident
+            resident += SIZE // 2
+            if source.name == "outer":
+                asyncio.run_coroutine_threadsafe(load_inner(), loop).result(10)
+                resident += SIZE // 4
+            return load(source, *args)
 
-            def growing(source: Any, *args: Any) -> Any:
-                nonlocal resident
-                resident += SIZE // 2
-                if source.name == "outer":
-                    asyncio.run_coroutine_threadsafe(load_inner(), loop).result(10)
-                    resident += SIZE // 4
-                return load(source, *args)
-
-            loader.load = growing
-            await it.load("outer")
-            sizes = {served.model_id.name: size for served, (size, _) in it.control._memory._sizes.items()}
-            assert sizes == {"outer": 3 * SIZE // 4, "inner": SIZE // 2}
-
-    play(scene)
+        loader.load = growing
+        await it.load("outer")
+        sizes = {served.model_id.name: size for served, (size, _) in it.control._memory._sizes.items()}
+        assert sizes == {"outer": 3 * SIZE // 4, "inner": SIZE // 2}
 
 
-def test_permits_are_given_in_the_order_of_requests_and_lent_to_one_more() -> None:
-    async def scene() -> None:
-        permits, within, may_leave = Permits(2), list[int](), asyncio.Event()
+async def test_permits_are_given_in_the_order_of_requests_and_lent_to_one_more() -> None:
+    permits, within, may_leave = Permits(2), list[int](), asyncio.Event()
 
-        async def visit(number: int) -> None:
-            async with permits:
-                within.append(number)
-                await may_leave.wait()
-
-        visits = [asyncio.ensure_future(visit(number)) for number in range(5)]
-        await asyncio.sleep(0)
-        assert within == [0, 1]
-        async with permits.one_more():
-            await asyncio.sleep(0)
-            assert within == [0, 1, 2]
-        may_leave.set()
-        await asyncio.gather(*visits)
-        assert within == [0, 1, 2, 3, 4]
-
-    asyncio.run(scene())
-
-
-def test_a_cancelled_wait_for_a_permit_keeps_nobody_out() -> None:
-    async def scene() -> None:
-        permits = Permits(1)
-
-        async def visit() -> None:
-            async with permits:
-                await asyncio.sleep(0)
-
+    async def visit(number: int) -> None:
         async with permits:
-            early, late = asyncio.ensure_future(visit()), asyncio.ensure_future(visit())
-            await asyncio.sleep(0)
-            early.cancel()
-            await asyncio.wait([early])
-        late.cancel()  # its turn has come, and it does not know yet
-        await asyncio.wait([late])
-        assert early.cancelled()
-        assert late.cancelled()
-        await asyncio.wait_for(visit(), 5)
+            within.append(number)
+            await may_leave.wait()
 
-    asyncio.run(scene())
+    visits = [asyncio.ensure_future(visit(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    assert within == [0, 1]
+    async with permits.one_more():
+        await asyncio.sleep(0)
+        assert within == [0, 1, 2]
+    may_leave.set()
+    await asyncio.gather(*visits)
+    assert within == [0, 1, 2, 3, 4]
+
+
+async def test_a_cancelled_wait_for_a_permit_keeps_nobody_out() -> None:
+    permits = Permits(1)
+
+    async def visit() -> None:
+        async with permits:
+            await asyncio.sleep(0)
+
+    async with permits:
+        early, late = asyncio.ensure_future(visit()), asyncio.ensure_future(visit())
+        await asyncio.sleep(0)
+        early.cancel()
+        await asyncio.wait([early])
+    late.cancel()  # its turn has come, and it does not know yet
+    await asyncio.wait([late])
+    assert early.cancelled()
+    assert late.cancelled()
+    await asyncio.wait_for(visit(), 5)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.serving.onnx_files import accumulator, write_model
-from tests.serving.repository.controlled import Scene, ask, controlled, play, write
+from tests.serving.repository.controlled import Scene, ask, controlled, write
 from tests.serving.repository.test_table import fingerprint
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
@@ -87,211 +87,186 @@ def asked_all_the_time(it: Scene) -> Iterator[list[float]]:
     task.cancel()
 
 
-def test_other_instances_join_and_leave_the_model_that_serves(tmp_path: Path) -> None:
-    async def scene() -> None:
-        write(tmp_path, 2)
-        configure(tmp_path, group(1))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            before = it.repository.get("net")
-            with asked_all_the_time(it) as answers:
-                for count in (4, 2, 5, 1):
-                    configure(tmp_path, group(count))
-                    await it.load()
-                    assert len(threads()) == count  # the others have ended before the load is answered
-                    seen = len(answers)
-                    await it.until(lambda seen=seen: len(answers) > seen + 20)  # type: ignore[misc]
-            assert it.repository.get("net") is before
-            assert set(answers) == {2.0}
-            assert before.statistics.inference_count >= len(answers)
-            assert before.config.instance_group[0].count == 1
-
-    play(scene)
+async def test_other_instances_join_and_leave_the_model_that_serves(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    configure(tmp_path, group(1))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        before = it.repository.get("net")
+        with asked_all_the_time(it) as answers:
+            for count in (4, 2, 5, 1):
+                configure(tmp_path, group(count))
+                await it.load()
+                assert len(threads()) == count  # the others have ended before the load is answered
+                seen = len(answers)
+                await it.until(lambda seen=seen: len(answers) > seen + 20)  # type: ignore[misc]
+        assert it.repository.get("net") is before
+        assert set(answers) == {2.0}
+        assert before.statistics.inference_count >= len(answers)
+        assert before.config.instance_group[0].count == 1
 
 
-def test_the_same_instances_load_nothing_and_another_model_file_loads_everything(tmp_path: Path) -> None:
-    async def scene() -> None:
-        write(tmp_path, 2)
-        configure(tmp_path, group(2))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            before = it.repository.get("net")
-            configure(tmp_path, group(2) + " # a comment")
-            await it.load()
-            assert it.repository.get("net") is before
-            write(tmp_path, 3)
-            configure(tmp_path, group(3))
-            await it.load()
-            assert it.repository.get("net") is not before
-            assert await it.factor() == 3
+async def test_the_same_instances_load_nothing_and_another_model_file_loads_everything(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, 2)
+    configure(tmp_path, group(2))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        before = it.repository.get("net")
+        configure(tmp_path, group(2) + " # a comment")
+        await it.load()
+        assert it.repository.get("net") is before
+        write(tmp_path, 3)
+        configure(tmp_path, group(3))
+        await it.load()
+        assert it.repository.get("net") is not before
+        assert await it.factor() == 3
 
-    play(scene)
 
-
-def test_sessions_that_share_the_cores_among_them_are_made_anew(
+async def test_sessions_that_share_the_cores_among_them_are_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-
-    async def scene() -> None:
-        write(tmp_path, 2)
-        configure(tmp_path, group(2, rest=""))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            before = it.repository.get("net")
-            configure(tmp_path, group(4, rest=""))
-            await it.load()
-            assert it.repository.get("net") is not before
-
-    play(scene)
+    write(tmp_path, 2)
+    configure(tmp_path, group(2, rest=""))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        before = it.repository.get("net")
+        configure(tmp_path, group(4, rest=""))
+        await it.load()
+        assert it.repository.get("net") is not before
 
 
-def test_instances_that_fail_leave_the_model_as_it_was(tmp_path: Path) -> None:
-    async def scene() -> None:
-        write(tmp_path, 2)
-        configure(tmp_path, group(1))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            before, was = it.repository.get("net"), threads()
-            configure(tmp_path, group(3, "{ count: 1 kind: KIND_GPU gpus: [0] }"))
-            refusal = await it.refusal(it.load())
-            assert "CUDAExecutionProvider" in refusal
-            assert it.repository.get("net") is before
-            assert threads() == was
-            assert await it.factor() == 2
-            assert before.config.instance_group[0].count == 1
-            configure(tmp_path, group(2))
-            await it.load()
-            assert it.repository.get("net") is before
-            assert len(threads()) == 2
-
-    play(scene)
+async def test_instances_that_fail_leave_the_model_as_it_was(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    configure(tmp_path, group(1))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        before, was = it.repository.get("net"), threads()
+        configure(tmp_path, group(3, "{ count: 1 kind: KIND_GPU gpus: [0] }"))
+        refusal = await it.refusal(it.load())
+        assert "CUDAExecutionProvider" in refusal
+        assert it.repository.get("net") is before
+        assert threads() == was
+        assert await it.factor() == 2
+        assert before.config.instance_group[0].count == 1
+        configure(tmp_path, group(2))
+        await it.load()
+        assert it.repository.get("net") is before
+        assert len(threads()) == 2
 
 
-def test_a_version_that_fails_takes_the_new_instances_of_the_others_along(tmp_path: Path) -> None:
-    async def scene() -> None:
-        every = "version_policy { all { } } "
-        write(tmp_path, 2)
-        configure(tmp_path, every + group(1))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            before, was = it.repository.get("net"), threads()
-            configure(tmp_path, every + group(2))
-            (tmp_path / "net" / "2").mkdir()
-            (tmp_path / "net" / "2" / "model.onnx").write_bytes(b"not a model")
-            await it.refusal(it.load())
-            await it.until(lambda: threads() == was)
-            assert it.repository.get("net", "1") is before
-            assert await it.factor("1") == 2
-
-    play(scene)
+async def test_a_version_that_fails_takes_the_new_instances_of_the_others_along(tmp_path: Path) -> None:
+    every = "version_policy { all { } } "
+    write(tmp_path, 2)
+    configure(tmp_path, every + group(1))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        before, was = it.repository.get("net"), threads()
+        configure(tmp_path, every + group(2))
+        (tmp_path / "net" / "2").mkdir()
+        (tmp_path / "net" / "2" / "model.onnx").write_bytes(b"not a model")
+        await it.refusal(it.load())
+        await it.until(lambda: threads() == was)
+        assert it.repository.get("net", "1") is before
+        assert await it.factor("1") == 2
 
 
-def test_instances_that_take_turns_join_and_leave(tmp_path: Path) -> None:
+async def test_instances_that_take_turns_join_and_leave(tmp_path: Path) -> None:
     limited = "rate_limiter { resources [{ name: 'R' count: 1 }] }"
 
     def text(count: int) -> str:
         return ONE_THREAD + f"instance_group [{{ count: {count} kind: KIND_CPU {limited} }}]"
 
-    async def scene() -> None:
-        limiter = RateLimiter({})
-        write(tmp_path, 2)
-        configure(tmp_path, text(2))
-        async with controlled(tmp_path, limiter=limiter) as it:
-            await it.load()
-            before = it.repository.get("net")
-            with asked_all_the_time(it) as answers:
-                for count in (3, 1, 2):
-                    configure(tmp_path, text(count))
-                    await it.load()
-                    seen = len(answers)
-                    await it.until(lambda seen=seen: len(answers) > seen + 20)  # type: ignore[misc]
-                    await it.until(lambda count=count: len(threads()) == count)  # type: ignore[misc]
-            assert it.repository.get("net") is before
-            assert len(limiter.admissions) == 2
-        await asyncio.sleep(0)
-        assert not limiter.admissions
-
-    play(scene)
+    limiter = RateLimiter({})
+    write(tmp_path, 2)
+    configure(tmp_path, text(2))
+    async with controlled(tmp_path, limiter=limiter) as it:
+        await it.load()
+        before = it.repository.get("net")
+        with asked_all_the_time(it) as answers:
+            for count in (3, 1, 2):
+                configure(tmp_path, text(count))
+                await it.load()
+                seen = len(answers)
+                await it.until(lambda seen=seen: len(answers) > seen + 20)  # type: ignore[misc]
+                await it.until(lambda count=count: len(threads()) == count)  # type: ignore[misc]
+        assert it.repository.get("net") is before
+        assert len(limiter.admissions) == 2
+    await asyncio.sleep(0)
+    assert not limiter.admissions
 
 
 @pytest.mark.parametrize("strategy", ["direct { }", "oldest { max_candidate_sequences: 1 }"])
-def test_sequences_go_on_where_they_are_while_instances_join_and_leave(tmp_path: Path, strategy: str) -> None:
+async def test_sequences_go_on_where_they_are_while_instances_join_and_leave(
+    tmp_path: Path, strategy: str
+) -> None:
     rest = f"max_batch_size: 1 {ONE_THREAD} sequence_batching {{ {strategy} {SUMS} }} "
-
-    async def scene() -> None:
-        write_model(tmp_path, "net", accumulator())
+    write_model(tmp_path, "net", accumulator())
+    configure(tmp_path, group(1, rest=rest))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        before = served(it)
+        assert await add(before, 1, 10, sequence_start=True) == 10
+        waiting = asyncio.create_task(add(before, 2, 20, sequence_start=True))
+        await asyncio.sleep(0)
+        configure(tmp_path, group(3, rest=rest))
+        await it.load()
+        assert await waiting == 20, "what waits for a slot has one of the new instances"
+        assert await add(before, 3, 30, sequence_start=True) == 30
         configure(tmp_path, group(1, rest=rest))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            before = served(it)
-            assert await add(before, 1, 10, sequence_start=True) == 10
-            waiting = asyncio.create_task(add(before, 2, 20, sequence_start=True))
-            await asyncio.sleep(0)
-            configure(tmp_path, group(3, rest=rest))
-            await it.load()
-            assert await waiting == 20, "what waits for a slot has one of the new instances"
-            assert await add(before, 3, 30, sequence_start=True) == 30
-            configure(tmp_path, group(1, rest=rest))
-            await it.load()
-            assert len(threads()) == 3, "instances stay for their sequences"
-            last = asyncio.create_task(add(before, 4, 40, sequence_start=True))
-            for number in (3, 1):
-                assert await add(before, number, 1) == 10 * number + 1
-            assert await add(before, 2, 1, sequence_end=True) == 21
-            await it.until(lambda: len(threads()) == 2 or last.done())
-            assert await add(before, 3, 1, sequence_end=True) == 32
-            assert await add(before, 1, 1, sequence_end=True) == 12
-            assert await last == 40
-            await it.until(lambda: len(threads()) == 1)
-            assert await add(before, 4, 1, sequence_end=True) == 41
-            assert served(it) is before
-            assert before.config.instance_group[0].count == 1
-
-    play(scene)
+        await it.load()
+        assert len(threads()) == 3, "instances stay for their sequences"
+        last = asyncio.create_task(add(before, 4, 40, sequence_start=True))
+        for number in (3, 1):
+            assert await add(before, number, 1) == 10 * number + 1
+        assert await add(before, 2, 1, sequence_end=True) == 21
+        await it.until(lambda: len(threads()) == 2 or last.done())
+        assert await add(before, 3, 1, sequence_end=True) == 32
+        assert await add(before, 1, 1, sequence_end=True) == 12
+        assert await last == 40
+        await it.until(lambda: len(threads()) == 1)
+        assert await add(before, 4, 1, sequence_end=True) == 41
+        assert served(it) is before
+        assert before.config.instance_group[0].count == 1
 
 
 @pytest.mark.parametrize("unloads", [True, False])
-def test_a_model_or_a_server_that_ends_takes_along_the_instances_that_stay_for_their_sequences(
+async def test_a_model_or_a_server_that_ends_takes_along_the_instances_that_stay_for_their_sequences(
     tmp_path: Path, unloads: bool
 ) -> None:
     idle = f"max_sequence_idle_microseconds: {10**12}"
     rest = f"max_batch_size: 1 {ONE_THREAD} sequence_batching {{ {idle} {SUMS} }} "
-
-    async def scene() -> None:
-        write_model(tmp_path, "net", accumulator())
-        configure(tmp_path, group(2, rest=rest))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            for number in (1, 2):
-                await add(served(it), number, 1, sequence_start=True)
-            configure(tmp_path, group(1, rest=rest))
-            await it.load()
-            assert len(threads()) == 2
-            if unloads:
-                await it.control.unload("net", unload_dependents=False)
-                await it.until(lambda: not threads())
-        assert not threads()
-
-    play(scene)
+    write_model(tmp_path, "net", accumulator())
+    configure(tmp_path, group(2, rest=rest))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        for number in (1, 2):
+            await add(served(it), number, 1, sequence_start=True)
+        configure(tmp_path, group(1, rest=rest))
+        await it.load()
+        assert len(threads()) == 2
+        if unloads:
+            await it.control.unload("net", unload_dependents=False)
+            await it.until(lambda: not threads())
+    assert not threads()
 
 
-def test_an_instance_leaves_when_the_last_of_its_sequences_was_idle_for_too_long(tmp_path: Path) -> None:
+async def test_an_instance_leaves_when_the_last_of_its_sequences_was_idle_for_too_long(
+    tmp_path: Path,
+) -> None:
     idle = "max_sequence_idle_microseconds: 50000"
     rest = f"max_batch_size: 1 {ONE_THREAD} sequence_batching {{ {idle} {SUMS} }} "
-
-    async def scene() -> None:
-        write_model(tmp_path, "net", accumulator())
-        configure(tmp_path, group(2, rest=rest))
-        async with controlled(tmp_path) as it:
-            await it.load()
-            for number in (1, 2):
-                await add(served(it), number, 1, sequence_start=True)
-            configure(tmp_path, group(1, rest=rest))
-            await it.load()
-            await it.until(lambda: len(threads()) == 1)
-
-    play(scene)
+    write_model(tmp_path, "net", accumulator())
+    configure(tmp_path, group(2, rest=rest))
+    async with controlled(tmp_path) as it:
+        await it.load()
+        for number in (1, 2):
+            await add(served(it), number, 1, sequence_start=True)
+        configure(tmp_path, group(1, rest=rest))
+        await it.load()
+        await it.until(lambda: len(threads()) == 1)
 
 
 def spec(name: str, **fields: Any) -> InstanceSpec:

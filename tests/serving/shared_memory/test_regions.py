@@ -346,24 +346,21 @@ def test_inputs_that_can_never_fit_the_memory_budget_are_refused(key: str) -> No
     )
 
 
-def test_the_copy_of_an_input_is_charged_until_nothing_views_it() -> None:
-    async def scene() -> None:
-        budget = MemoryBudget(4 * MB)
-        regions = SharedMemory(FakeMemory, budget=budget)
-        regions.register_cuda(cuda(byte_size=3 * MB), HANDLE)
-        [found] = regions.inputs([(Tensor("x", "UINT8", [1], b""), place("g", byte_size=3 * MB))])
-        assert 3 * MB <= budget.held < 4 * MB
-        assert not regions.has_room(2 * MB)
-        assert regions.has_room(1)  # small inputs are always read
-        view = found.memory[:10]
-        del found
-        await asyncio.sleep(0)
-        assert budget.held
-        await asyncio.to_thread(view.release)
-        await asyncio.sleep(0)
-        assert budget.held == 0
-
-    asyncio.run(scene())
+async def test_the_copy_of_an_input_is_charged_until_nothing_views_it() -> None:
+    budget = MemoryBudget(4 * MB)
+    regions = SharedMemory(FakeMemory, budget=budget)
+    regions.register_cuda(cuda(byte_size=3 * MB), HANDLE)
+    [found] = regions.inputs([(Tensor("x", "UINT8", [1], b""), place("g", byte_size=3 * MB))])
+    assert 3 * MB <= budget.held < 4 * MB
+    assert not regions.has_room(2 * MB)
+    assert regions.has_room(1)  # small inputs are always read
+    view = found.memory[:10]
+    del found
+    await asyncio.sleep(0)
+    assert budget.held
+    await asyncio.to_thread(view.release)
+    await asyncio.sleep(0)
+    assert budget.held == 0
 
 
 def test_a_range_that_is_not_there_comes_before_one_that_is_too_large(key: str) -> None:

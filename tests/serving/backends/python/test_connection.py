@@ -23,32 +23,29 @@ def tensor_memory() -> list[BlockMemory]:
     return both
 
 
-def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
-    async def scene() -> None:
-        ours, theirs = socket.socketpair()
-        milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
-        taken: list[bytes] = []
-        WorkerConnection(
-            asyncio.get_running_loop(),
-            ours,
-            tensor_memory(),
-            lambda _, body: taken.append(bytes(body)),
-            gone.set,
-            clock=lambda: next(milliseconds),
-        )
-        sent = [b"%d" % number for number in range(20)]
-        theirs.sendall(b"".join(frames.framed(frames.READY, [body]) for body in sent))
-        theirs.shutdown(socket.SHUT_WR)
-        after_turns = [0]
-        async with asyncio.timeout(10):
-            while not gone.is_set():
-                await asyncio.sleep(0)
-                after_turns.append(len(taken))
-        assert taken == sent
-        assert max(after - before for before, after in itertools.pairwise(after_turns)) <= 4
-        theirs.close()
-
-    asyncio.run(scene())
+async def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
+    ours, theirs = socket.socketpair()
+    milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
+    taken: list[bytes] = []
+    WorkerConnection(
+        asyncio.get_running_loop(),
+        ours,
+        tensor_memory(),
+        lambda _, body: taken.append(bytes(body)),
+        gone.set,
+        clock=lambda: next(milliseconds),
+    )
+    sent = [b"%d" % number for number in range(20)]
+    theirs.sendall(b"".join(frames.framed(frames.READY, [body]) for body in sent))
+    theirs.shutdown(socket.SHUT_WR)
+    after_turns = [0]
+    async with asyncio.timeout(10):
+        while not gone.is_set():
+            await asyncio.sleep(0)
+            after_turns.append(len(taken))
+    assert taken == sent
+    assert max(after - before for before, after in itertools.pairwise(after_turns)) <= 4
+    theirs.close()
 
 
 class Region:
@@ -73,56 +70,50 @@ class Region:
         self.errors.append(error.message)
 
 
-def test_large_tensors_are_copied_in_another_thread_and_no_frame_overtakes_theirs() -> None:
-    async def scene() -> None:
-        ours, theirs = socket.socketpair()
-        memory, size = tensor_memory(), 3 << 20
-        connection = WorkerConnection(asyncio.get_running_loop(), ours, memory, lambda *_: None, lambda: None)
-        connection.send(frames.READY, [b"before"])
-        parts: list[Buffer] = []
-        there, shrunk = Region(size, readable=True), Region(size, readable=False)
-        connection.add_tensors(parts, [b"\2" * size, there, shrunk, b"small"])
-        connection.send(frames.EXECUTE, parts)
-        connection.send(frames.READY, [b"after"])
-        theirs.setblocking(False)
-        received = b""
-        async with asyncio.timeout(10):
-            while not received.endswith(b"after"):
-                received += await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
-        assert received.startswith(frames.framed(frames.READY, [b"before"]))
-        at = received.index(b"".join(parts))
-        tensors, _ = frames.take_tensors(memoryview(received), at, 4, memory[0])
-        assert [bytes(tensor) for tensor in tensors] == [
-            b"\2" * size, b"\1" * size, bytes(size), b"small",
-        ]  # fmt: skip
-        assert threading.current_thread().name not in there.threads
-        assert (there.errors, shrunk.errors) == ([], ["it is shorter"])
-        connection.close()
-        theirs.close()
-
-    asyncio.run(scene())
+async def test_large_tensors_are_copied_in_another_thread_and_no_frame_overtakes_theirs() -> None:
+    ours, theirs = socket.socketpair()
+    memory, size = tensor_memory(), 3 << 20
+    connection = WorkerConnection(asyncio.get_running_loop(), ours, memory, lambda *_: None, lambda: None)
+    connection.send(frames.READY, [b"before"])
+    parts: list[Buffer] = []
+    there, shrunk = Region(size, readable=True), Region(size, readable=False)
+    connection.add_tensors(parts, [b"\2" * size, there, shrunk, b"small"])
+    connection.send(frames.EXECUTE, parts)
+    connection.send(frames.READY, [b"after"])
+    theirs.setblocking(False)
+    received = b""
+    async with asyncio.timeout(10):
+        while not received.endswith(b"after"):
+            received += await asyncio.get_running_loop().sock_recv(theirs, 1 << 16)
+    assert received.startswith(frames.framed(frames.READY, [b"before"]))
+    at = received.index(b"".join(parts))
+    tensors, _ = frames.take_tensors(memoryview(received), at, 4, memory[0])
+    assert [bytes(tensor) for tensor in tensors] == [
+        b"\2" * size, b"\1" * size, bytes(size), b"small",
+    ]  # fmt: skip
+    assert threading.current_thread().name not in there.threads
+    assert (there.errors, shrunk.errors) == ([], ["it is shorter"])
+    connection.close()
+    theirs.close()
 
 
-def test_a_connection_may_be_closed_by_a_frame_of_a_later_turn() -> None:
-    async def scene() -> None:
-        ours, theirs = socket.socketpair()
-        milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
-        loop, failures = asyncio.get_running_loop(), []
-        loop.set_exception_handler(lambda _, context: failures.append(context))
-        taken: list[bytes] = []
+async def test_a_connection_may_be_closed_by_a_frame_of_a_later_turn() -> None:
+    ours, theirs = socket.socketpair()
+    milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
+    loop, failures = asyncio.get_running_loop(), []
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    taken: list[bytes] = []
 
-        def take(_: int, body: memoryview) -> None:
-            taken.append(bytes(body))
-            if len(taken) == 10:
-                connection.close()
+    def take(_: int, body: memoryview) -> None:
+        taken.append(bytes(body))
+        if len(taken) == 10:
+            connection.close()
 
-        connection = WorkerConnection(
-            loop, ours, tensor_memory(), take, gone.set, clock=lambda: next(milliseconds)
-        )
-        theirs.sendall(b"".join(frames.framed(frames.READY, [b"%d" % number]) for number in range(20)))
-        await asyncio.wait_for(gone.wait(), 10)
-        await asyncio.sleep(0)
-        assert (len(taken), failures) == (10, [])
-        theirs.close()
-
-    asyncio.run(scene())
+    connection = WorkerConnection(
+        loop, ours, tensor_memory(), take, gone.set, clock=lambda: next(milliseconds)
+    )
+    theirs.sendall(b"".join(frames.framed(frames.READY, [b"%d" % number]) for number in range(20)))
+    await asyncio.wait_for(gone.wait(), 10)
+    await asyncio.sleep(0)
+    assert (len(taken), failures) == (10, [])
+    theirs.close()

@@ -13,8 +13,6 @@ from tpx.serving.backends.python.worker.outbox import AHEAD_BYTES, Outbox
 from tpx.serving.backends.python.worker.services import Reports
 from tpx.serving.transport.frame_socket import HEADER
 
-_ENTRY = frames.RESPONSE_START.size + frames.STATUS.size
-
 
 class Process:
     """The model's side of a socket, and the frames that it sends."""

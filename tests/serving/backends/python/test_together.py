@@ -155,18 +155,3 @@ def test_instances_take_turns_under_a_rate_limit(tmp_path: Path) -> None:
     with serving(tmp_path, **limits) as live, ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda v: y_of(ask(live, "alone", v)), range(4)))
         assert answers == [[0], [1], [2], [3]]
-
-
-def test_a_client_that_hangs_up_while_its_request_waits_harms_nobody(tmp_path: Path) -> None:
-    add(tmp_path, "say", config=SAY)
-    with serving(tmp_path) as live, ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(say, live, "sleep 0.3")
-        [model] = live.server.plane.served()
-        eventually(lambda: model.in_flight == 1)
-        tensor = {"name": "say", "datatype": "BYTES", "shape": [1], "data": ["pid"]}
-        for _ in range(5):
-            raw = live.begin("/v2/models/say/infer", {"inputs": [tensor]})
-            eventually(lambda: model.in_flight > 1 or busy.done())
-            raw.close()
-        assert said(busy.result()) == "slept"
-        assert said(say(live, "pid"))

@@ -1,4 +1,4 @@
-"""RowFlusher what a file is by what is in it."""
+"""What a file is, by what is in it."""
 
 import zipfile
 from pathlib import Path

@@ -236,19 +236,21 @@ def test_a_look_tells_the_version_and_what_it_computes_with() -> None:
     assert len(described.devices) == 1 + torch.cuda.device_count()
 
 
+@pytest.mark.filterwarnings(QUIET_JIT)
 def test_a_gpu_that_there_is_not_is_named(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    zoo.save_exported(torch.export.export(zoo.Identity(), (torch.ones(1),)), tmp_path / "model.pt2")
+    zoo.save_script(zoo.Identity(), tmp_path / "model.pt")
     with pytest.raises(Exception, match=r"KIND_GPU but (the installed PyTorch .* without CUDA|no GPUs are)"):
         check(tmp_path, instances="kind: KIND_GPU count: 1 gpus: [0]")
 
 
+@pytest.mark.filterwarnings(QUIET_JIT)
 def test_settings_that_the_backend_has_not_are_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    zoo.save_exported(torch.export.export(zoo.Identity(), (torch.ones(1),)), tmp_path / "model.pt2")
+    zoo.save_script(zoo.Identity(), tmp_path / "model.pt")
     files = ModelFiles(model_name="net", version=1, directory=tmp_path, settings={"speed": "high"})
     PytorchBackend().open(files, config()).close()
     assert "--backend-config pytorch,speed has no effect" in caplog.text

@@ -49,11 +49,6 @@ class Identity(nn.Module):
         return x
 
 
-class WritesIntoInput(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.add_(1)
-
-
 class Running(nn.Module):
     """Adds up what it is given and what it is told it had: state and all."""
 

@@ -1,7 +1,6 @@
 """Files that change under a region, regions that go while they are used, clients that go."""
 
 import gc
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import pytest
 
 from tests.serving.frontends.shared_memory.requests import (
     SYSTEM,
-    ask,
     grpc_request,
     in_region,
-    refused,
     register,
     request,
     written,
@@ -23,27 +20,9 @@ from tests.serving.live import Channel, Live, serving
 from tests.serving.onnx_files import write_model
 from tests.serving.repository.composed import gated
 from tests.serving.shared_memory.segments import descriptors, open_descriptors, segment
-from tests.serving.transports import Transport, set_parameters
+from tests.serving.transports import set_parameters
 from tests.waiting import eventually
 from tpx.protocol import messages
-
-
-def test_a_file_that_is_cut_short_after_registration_is_an_error_of_the_request(
-    transport: Transport, region: Path
-) -> None:
-    os.truncate(region, 4)
-    message = "shared memory region 'r' is shorter than when it was registered"
-    for inputs, outputs in ((in_region(), None), (None, in_region())):
-        assert refused(transport, inputs, outputs) == ("INVALID_ARGUMENT", message)
-    assert region.stat().st_size == 4
-    os.truncate(region, 8192)
-    assert ask(transport, in_region()).values == {"y": [[0, 0]]}
-
-
-def test_a_file_that_was_removed_still_serves(live: Live, region: Path) -> None:
-    region.unlink()
-    assert live.infer("double", request(in_region(8), in_region(32))).status == 200
-    assert live.infer("double", request(in_region(32))).json["outputs"][0]["data"] == [8, 12]
 
 
 def test_a_region_is_closed_when_it_is_unregistered_though_its_clients_stay(
@@ -66,29 +45,6 @@ def test_a_region_is_closed_when_it_is_unregistered_though_its_clients_stay(
             eventually(lambda: open_descriptors() == before)
     finally:
         gc.enable()
-
-
-def test_failing_registrations_leave_no_descriptor(live: Live, channel: Channel, file: Path) -> None:
-    before = descriptors()
-    for number in range(300):
-        assert register(live, f"r{number}", key=f"/{file.name}", byte_size=1 << 40).status == 400
-        name = f"g{number}"
-        message = messages.SystemSharedMemoryRegisterRequest(
-            name=name, key=f"/{file.name}", byte_size=1 << 40
-        )
-        assert (
-            channel.outcome("SystemSharedMemoryRegister", message.SerializeToString()) == "INVALID_ARGUMENT"
-        )
-    assert abs(descriptors() - before) <= 2
-
-
-def test_a_link_to_a_file_elsewhere_is_not_followed(live: Live, file: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_bytes(bytes(4096))
-    file.unlink()
-    file.symlink_to(secret)
-    answer = register(live, "r", key=f"/{file.name}")
-    assert (answer.status, "symbolic link" in answer.error) == (400, True)
 
 
 # requests in flight, on a model that collects requests for a while

@@ -185,15 +185,6 @@ def test_a_range_that_is_not_there_is_refused_for_inputs_and_outputs(
         assert refused(client, None, where) == (code, message.format("y"))
 
 
-@pytest.mark.parametrize("size", [4, 12])
-def test_a_range_of_another_size_than_the_tensor_is_refused(
-    transport: Transport, region: Path, size: int
-) -> None:
-    assert refused(transport, in_region(0, size))[1].endswith(
-        f"input byte size mismatch for input 'x' for model 'double'. Expected 8, got {size}"
-    )
-
-
 @pytest.mark.parametrize("key", ["shared_memory_offset", "shared_memory_byte_size"])
 def test_a_range_without_a_region_is_refused(transport: Transport, key: str) -> None:
     message = f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor 'y'"

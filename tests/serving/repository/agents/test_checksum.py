@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving.repository.agents.journal import asks_for
-from tests.serving.repository.controlled import controlled, play, write
+from tests.serving.repository.controlled import controlled, write
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import messages
 from tpx.serving.repository.agents.base import AgentAction, AgentModel
@@ -80,31 +80,25 @@ def test_only_loading_is_checked(directory: Path) -> None:
         agent("checksum", Path("/nowhere")).act(action, model)
 
 
-def test_a_damaged_model_is_not_served_and_the_whole_one_is(tmp_path: Path) -> None:
-    async def scene() -> None:
-        path = write(tmp_path, 2)
-        whole = path.read_bytes()
-        asks_for(tmp_path / "net", sums(**{"SHA256:1/model.onnx": hashlib.sha256(whole).hexdigest()}))
-        path.write_bytes(whole + b" ")
-        async with controlled(tmp_path) as it:
-            reason = await it.refusal(it.load())
-            assert "Invalid argument: repository agent 'checksum' of model 'net': Mismatched SHA256" in reason
-            path.write_bytes(whole)
-            await it.load()
-            assert await it.factor() == 2
-            path.write_bytes(b"")
-            await it.refusal(it.load())
-            assert await it.factor() == 2
-
-    play(scene)
+async def test_a_damaged_model_is_not_served_and_the_whole_one_is(tmp_path: Path) -> None:
+    path = write(tmp_path, 2)
+    whole = path.read_bytes()
+    asks_for(tmp_path / "net", sums(**{"SHA256:1/model.onnx": hashlib.sha256(whole).hexdigest()}))
+    path.write_bytes(whole + b" ")
+    async with controlled(tmp_path) as it:
+        reason = await it.refusal(it.load())
+        assert "Invalid argument: repository agent 'checksum' of model 'net': Mismatched SHA256" in reason
+        path.write_bytes(whole)
+        await it.load()
+        assert await it.factor() == 2
+        path.write_bytes(b"")
+        await it.refusal(it.load())
+        assert await it.factor() == 2
 
 
-def test_a_wrong_parameter_is_told_with_its_line(tmp_path: Path) -> None:
-    async def scene() -> None:
-        write(tmp_path, 2)
-        asks_for(tmp_path / "net", sums(MD4="0"))
-        async with controlled(tmp_path) as it:
-            reason = await it.refusal(it.load())
-            assert reason.endswith(f"({tmp_path}/net/config.pbtxt:2: model_repository_agents.agents[0])")
-
-    play(scene)
+async def test_a_wrong_parameter_is_told_with_its_line(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    asks_for(tmp_path / "net", sums(MD4="0"))
+    async with controlled(tmp_path) as it:
+        reason = await it.refusal(it.load())
+        assert reason.endswith(f"({tmp_path}/net/config.pbtxt:2: model_repository_agents.agents[0])")

@@ -1,12 +1,13 @@
 """The agent that decrypts the files of a model."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
 
 from tests.serving.repository.agents.journal import asks_for
-from tests.serving.repository.controlled import controlled, play, write
+from tests.serving.repository.controlled import controlled, write
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol import messages
 from tpx.serving.repository.agents.base import AgentAction, AgentModel
@@ -136,19 +137,20 @@ def test_a_model_without_encrypted_files_is_refused(tmp_path: Path, temporary: P
 def test_an_encrypted_model_and_its_configuration_are_served(
     tmp_path: Path, temporary: Path, key_file: str
 ) -> None:
+    path = write(tmp_path / "models", 3)
+    asks_for(tmp_path / "models" / "net", rest="max_batch_size: 6")
+    encrypt(tmp_path / "models" / "net" / "config.pbtxt")
+    asks_for(
+        tmp_path / "models" / "net",
+        f'name: "decrypt" parameters {{ key: "key_file" value: "{key_file}" }}',
+    )
+    encrypt(path)
+
     async def scene() -> None:
-        path = write(tmp_path / "models", 3)
-        asks_for(tmp_path / "models" / "net", rest="max_batch_size: 6")
-        encrypt(tmp_path / "models" / "net" / "config.pbtxt")
-        asks_for(
-            tmp_path / "models" / "net",
-            f'name: "decrypt" parameters {{ key: "key_file" value: "{key_file}" }}',
-        )
-        encrypt(path)
         async with controlled(tmp_path / "models") as it:
             await it.load()
             assert await it.factor() == 3
             assert it.repository.get("net").config.max_batch_size == 6
 
-    play(scene)
+    asyncio.run(scene())
     assert list(temporary.iterdir()) == []

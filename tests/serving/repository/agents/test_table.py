@@ -8,7 +8,7 @@ import pytest
 
 from tests.serving.installed import install
 from tests.serving.repository.agents.journal import Journal, asks_for
-from tests.serving.repository.controlled import controlled, play, write
+from tests.serving.repository.controlled import controlled, write
 from tpx.errors import ConfigError, LoadError
 from tpx.serving.repository.agents.ownership import AGENTS, agent, locate_code
 
@@ -91,7 +91,7 @@ def test_a_library_of_tritons_is_told_to_be_one(journal: Journal) -> None:
         agent("vault", journal.agents)
 
 
-def test_an_agent_in_a_package_is_told_of_a_model(site: Path, tmp_path: Path) -> None:
+async def test_an_agent_in_a_package_is_told_of_a_model(site: Path, tmp_path: Path) -> None:
     told = tmp_path / "told"
     source = f"""
 class Mine:
@@ -101,15 +101,11 @@ class Mine:
             file.write(f"{{action.value}} {{model.name}} {{size}} {{model.parameters}}\\n")
 """
     install(site, "mine-agent", source, {AGENTS.group: {"mine": "mine_agent:Mine"}})
-
-    async def scene() -> None:
-        write(tmp_path / "models", 2)
-        mine = 'name: "mine" parameters { key: "a" value: "b" }'
-        asks_for(tmp_path / "models" / "net", mine, rest="max_batch_size: 3")
-        async with controlled(tmp_path / "models") as it:
-            await it.load()
-
-    play(scene)
+    write(tmp_path / "models", 2)
+    mine = 'name: "mine" parameters { key: "a" value: "b" }'
+    asks_for(tmp_path / "models" / "net", mine, rest="max_batch_size: 3")
+    async with controlled(tmp_path / "models") as it:
+        await it.load()
     assert told.read_text().splitlines() == [
         f"{action} net 3 {{'a': 'b'}}" for action in ("LOAD", "LOAD_COMPLETE", "UNLOAD", "UNLOAD_COMPLETE")
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.serving.live import serving
-from tests.serving.repository.controlled import controlled, play, write
+from tests.serving.repository.controlled import controlled, write
 from tests.serving.repository.places import repositories, scan
 from tests.serving.repository.stores.s3 import ENVIRONMENT, Bucket
 from tpx.errors import UsageError
@@ -53,95 +53,77 @@ def size_bytes(path: Path) -> int:
     return path.stat().st_size
 
 
-def test_a_model_is_fetched_when_it_is_loaded_and_removed_when_it_is_unloaded(
+async def test_a_model_is_fetched_when_it_is_loaded_and_removed_when_it_is_unloaded(
     s3: Bucket, tmp_path: Path, mount: Path
 ) -> None:
     upload(s3, tmp_path, "plain", 2)
     upload(s3, tmp_path, "plain", 5, name="other")
     s3.put("plain/net/config.pbtxt", b"max_batch_size: 8")
-
-    async def scene() -> None:
-        async with controlled(repository(s3, "plain", mount)) as it:
-            assert await it.control.names_on_disk() == {ModelId("net"): "", ModelId("other"): ""}
-            assert left(mount) == []
-            await it.load()
-            assert await it.factor() == 2
-            assert it.repository.get("net").config.max_batch_size == 8
-            assert [path.partition("/")[2] for path in left(mount)] == ["1/model.onnx", "config.pbtxt"]
-            await it.unload()
-            await it.until(lambda: not any(mount.iterdir()))
-
-    play(scene)
+    async with controlled(repository(s3, "plain", mount)) as it:
+        assert await it.control.names_on_disk() == {ModelId("net"): "", ModelId("other"): ""}
+        assert left(mount) == []
+        await it.load()
+        assert await it.factor() == 2
+        assert it.repository.get("net").config.max_batch_size == 8
+        assert [path.partition("/")[2] for path in left(mount)] == ["1/model.onnx", "config.pbtxt"]
+        await it.unload()
+        await it.until(lambda: not any(mount.iterdir()))
 
 
-def test_what_has_not_changed_is_not_loaded_again_and_what_has_is(
+async def test_what_has_not_changed_is_not_loaded_again_and_what_has_is(
     s3: Bucket, tmp_path: Path, mount: Path
 ) -> None:
     upload(s3, tmp_path, "changes", 2)
-
-    async def scene() -> None:
-        async with controlled(repository(s3, "changes", mount)) as it:
-            await it.load()
-            before = it.repository.get("net")
-            await it.load()
-            assert it.repository.get("net") is before
-            upload(s3, tmp_path, "changes", 3)
-            await it.load()
-            assert await it.factor() == 3
-            await it.until(lambda: len(list(mount.iterdir())) == 1)
-
-    play(scene)
+    async with controlled(repository(s3, "changes", mount)) as it:
+        await it.load()
+        before = it.repository.get("net")
+        await it.load()
+        assert it.repository.get("net") is before
+        upload(s3, tmp_path, "changes", 3)
+        await it.load()
+        assert await it.factor() == 3
+        await it.until(lambda: len(list(mount.iterdir())) == 1)
 
 
-def test_polling_sees_what_comes_changes_and_goes(s3: Bucket, tmp_path: Path, mount: Path) -> None:
+async def test_polling_sees_what_comes_changes_and_goes(s3: Bucket, tmp_path: Path, mount: Path) -> None:
     upload(s3, tmp_path, "polled", 2)
-
-    async def scene() -> None:
-        async with controlled(repository(s3, "polled", mount), mode="poll", poll_s=60) as it:
-            assert await it.factor() == 2
-            one = it.repository.get("net")
-            await it.control.poll()
-            assert it.repository.get("net") is one
-            upload(s3, tmp_path, "polled", 3)
-            upload(s3, tmp_path, "polled", 7, name="new")
-            await it.control.poll()
-            assert await it.factor() == 3
-            assert await it.factor(name="new") == 7
-            s3.delete("polled/net/")
-            await it.control.poll()
-            await it.until(lambda: "net:1" not in it.states or "UNAVAILABLE" in it.states["net:1"])
-
-    play(scene)
+    async with controlled(repository(s3, "polled", mount), mode="poll", poll_s=60) as it:
+        assert await it.factor() == 2
+        one = it.repository.get("net")
+        await it.control.poll()
+        assert it.repository.get("net") is one
+        upload(s3, tmp_path, "polled", 3)
+        upload(s3, tmp_path, "polled", 7, name="new")
+        await it.control.poll()
+        assert await it.factor() == 3
+        assert await it.factor(name="new") == 7
+        s3.delete("polled/net/")
+        await it.control.poll()
+        await it.until(lambda: "net:1" not in it.states or "UNAVAILABLE" in it.states["net:1"])
 
 
-def test_only_versions_that_are_wanted_are_fetched(s3: Bucket, tmp_path: Path, mount: Path) -> None:
+async def test_only_versions_that_are_wanted_are_fetched(s3: Bucket, tmp_path: Path, mount: Path) -> None:
     for version in (1, 2, 3):
         upload(s3, tmp_path, "versions", version, version)
-
-    async def scene() -> None:
-        async with controlled(repository(s3, "versions", mount)) as it:
-            await it.load()
-            assert await it.factor() == 3
-            assert [v for v in (1, 2, 3) if size_bytes(only(mount) / str(v) / "model.onnx")] == [3]
-
-    play(scene)
+    async with controlled(repository(s3, "versions", mount)) as it:
+        await it.load()
+        assert await it.factor() == 3
+        assert [v for v in (1, 2, 3) if size_bytes(only(mount) / str(v) / "model.onnx")] == [3]
 
 
-def test_a_failed_load_leaves_what_served_and_no_files(s3: Bucket, tmp_path: Path, mount: Path) -> None:
+async def test_a_failed_load_leaves_what_served_and_no_files(s3: Bucket, tmp_path: Path, mount: Path) -> None:
     upload(s3, tmp_path, "broken", 2)
-
-    async def scene() -> None:
-        async with controlled(repository(s3, "broken", mount)) as it:
-            await it.load()
-            s3.put("broken/net/1/model.onnx", b"broken")
-            assert "version 1 is at UNAVAILABLE state" in await it.refusal(it.load())
-            assert await it.factor() == 2
-            assert only(mount).is_dir()
-
-    play(scene)
+    async with controlled(repository(s3, "broken", mount)) as it:
+        await it.load()
+        s3.put("broken/net/1/model.onnx", b"broken")
+        assert "version 1 is at UNAVAILABLE state" in await it.refusal(it.load())
+        assert await it.factor() == 2
+        assert only(mount).is_dir()
 
 
-def test_markers_of_directories_and_configurations_by_name(s3: Bucket, tmp_path: Path, mount: Path) -> None:
+async def test_markers_of_directories_and_configurations_by_name(
+    s3: Bucket, tmp_path: Path, mount: Path
+) -> None:
     s3.put("marks/net/")
     s3.put("marks/net/1/")
     s3.put("marks/net/configs/big.pbtxt", b"max_batch_size: 16")
@@ -152,13 +134,9 @@ def test_markers_of_directories_and_configurations_by_name(s3: Bucket, tmp_path:
     found = {source.name: source for source in scan([repository(s3, "marks", mount)])}
     assert sorted(found) == ["ensemble", "net"]
     assert list(found["ensemble"].versions) == [1]
-
-    async def scene() -> None:
-        async with controlled(repository(s3, "marks", mount), model_config_name="big") as it:
-            await it.load()
-            assert it.repository.get("net").config.max_batch_size == 16
-
-    play(scene)
+    async with controlled(repository(s3, "marks", mount), model_config_name="big") as it:
+        await it.load()
+        assert it.repository.get("net").config.max_batch_size == 16
 
 
 @pytest.mark.parametrize(
@@ -172,28 +150,21 @@ def test_markers_of_directories_and_configurations_by_name(s3: Bucket, tmp_path:
         "hostile/evil/" + "x" * 300,
     ],
 )
-def test_no_name_leads_out_of_the_directory_and_the_other_models_are_served(
+async def test_no_name_leads_out_of_the_directory_and_the_other_models_are_served(
     s3: Bucket, tmp_path: Path, mount: Path, key: str
 ) -> None:
     upload(s3, tmp_path, "hostile", 2)
     upload(s3, tmp_path, "hostile", 2, name="evil")
     s3.put(key, b"x")
+    before = left(tmp_path)
     try:
-        _hostile_scene(s3, tmp_path, mount)
-    finally:
-        s3.delete("hostile/")
-
-
-def _hostile_scene(s3: Bucket, tmp_path: Path, mount: Path) -> None:
-    async def scene() -> None:
         async with controlled(repository(s3, "hostile", mount), mode="none") as it:
             assert await it.factor() == 2
             assert it.states["evil:-"].startswith("UNAVAILABLE")
             assert it.repository.failures() == ["evil"]
             assert left(mount) == [f"{only(mount).name}/1/model.onnx"]
-
-    before = left(tmp_path)
-    play(scene)
+    finally:
+        s3.delete("hostile/")
     assert [path for path in left(tmp_path) if not path.startswith("made/")] == [
         path for path in before if not path.startswith("made/")
     ]
