@@ -1,6 +1,6 @@
 """Install the wheel in dist/ into an empty environment and use it: write example models, serve them, measure
-one, stop. Leaves dist/constraints.txt, the tried versions, with which containers are built, and dist/sbom.json,
-the same as a bill of materials in the format of CycloneDX."""
+one, stop. Leaves dist/constraints.txt, the tried versions, with which containers are built, and the same as a
+bill of materials in the format of CycloneDX, dist/sbom.json."""
 
 import json
 import re
