@@ -79,7 +79,7 @@ def run(setting: Setting) -> list[Cell]:
 def build(compiler: str, directory: Path) -> Path:
     """Compile the floor. Raises MeasurementError where that fails."""
     program = directory / "floor"
-    words = [compiler, "-O2", "-Wall", "-Werror", "-o", program, RUNTIMES / "floor.c"]
+    words: list[str | Path] = [compiler, "-O2", "-Wall", "-Werror", "-o", program, RUNTIMES / "floor.c"]
     with Process(words, directory / "build.log") as compiling:
         if compiling.wait(PROGRAM_S):
             raise MeasurementError(f"floor.c does not compile: {last_lines(compiling.output)}")

@@ -39,7 +39,7 @@ Reply = Callable[[InferRequest, InferResponse], None]
 class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
     """A remembered message head, and the bytes expected before each tensor of requests and responses."""
 
-    __slots__ = ("_outputs", "_starts", "frames", "size")
+    __slots__ = ("_outputs", "_starts", "size", "tensors")
 
     def __init__(self, head: RequestHead, replies: Replies[ServerCall, list[Buffer]]) -> None:
         plain = head.shared is None
@@ -47,25 +47,31 @@ class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
         self._outputs: object = None
         """Identity of the shapes that `_starts` belongs to."""
         self._starts: list[bytes] = []
-        self.frames: list[bytes] = []
+        self.tensors: list[tuple[bytes, int]] = []
+        """Bytes expected before each tensor of a request, and its size."""
         self.size = 0
         if plain:
-            self.frames = [bytes((RAW_INPUT_TAG,)) + encode_varint(bound.size) for bound in head.inputs]
-            self.size = sum(len(frame) for frame in self.frames) + head.total_size
+            tag = bytes((RAW_INPUT_TAG,))
+            self.tensors = [(tag + encode_varint(bound.size), bound.size) for bound in head.inputs]
+            self.size = sum(len(start) for start, _ in self.tensors) + head.total_size
 
     def answer(self, exchange: ServerCall, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         if self._outputs is not fast:
             self._learn_outputs(fast, fast.outputs())
-        exchange.respond([part for pair in zip(self._starts, outputs, strict=True) for part in pair])
+        self._respond(exchange, outputs)
 
     def answered(self, context: ServerCall, response: RemoteResponse, payload: Buffer) -> None:
         if self._outputs is not response:
             self._learn_outputs(response, response.tensors(payload))
-        if len(self._starts) == 1:
-            context.respond((self._starts[0], payload))
-            return
-        outputs = [tensor.data for tensor in response.tensors(payload)]
-        context.respond([part for pair in zip(self._starts, outputs, strict=True) for part in pair])
+        one = len(self._starts) == 1
+        self._respond(context, (payload,) if one else [part.data for part in response.tensors(payload)])
+
+    def _respond(self, call: ServerCall, outputs: Sequence[Buffer]) -> None:
+        starts = self._starts
+        if len(starts) == 1:  # without zip(), which takes longer than the rest
+            call.respond((starts[0], outputs[0]))
+        else:
+            call.respond([part for pair in zip(starts, outputs, strict=True) for part in pair])
 
     def _learn_outputs(self, identity: object, outputs: list[Tensor]) -> None:
         self._outputs, self._starts = identity, _render_starts(self.head, outputs, _NO_PARAMETERS)
@@ -121,7 +127,7 @@ class GrpcInference:
             found = self._find_known(message)
             if found is not None:
                 known, tensors = found
-                if known.quick and known.start(call, tensors[0] if known.frames else b""):
+                if known.quick and known.start(call, tensors[0] if tensors else b""):
                     return None
                 infer = known.head.repeat(tensors, self._replies.reply, call)
                 if infer is not None:
@@ -197,11 +203,11 @@ class GrpcInference:
             return known, []
         view = memoryview(message)
         buffers: list[Buffer] = []
-        for frame, bound in zip(known.frames, known.head.inputs, strict=True):
-            start = size + len(frame)
-            if view[size:start] != frame:
+        for expected, length in known.tensors:
+            start = size + len(expected)
+            if message[size:start] != expected:
                 return None
-            size = start + bound.size
+            size = start + length
             buffers.append(view[start:size])
         return known, buffers
 
@@ -212,8 +218,8 @@ class GrpcInference:
         size = len(start)
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]
-        if known.frames:
-            method.tensor_offset = size + len(known.frames[0])
+        if known.tensors:
+            method.tensor_offset = size + len(known.tensors[0][0])
 
 
 def encode_response(
