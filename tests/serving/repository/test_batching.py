@@ -279,8 +279,6 @@ def test_an_initial_state_lies_in_its_directory_or_nowhere(tmp_path: Path, name:
             "default_timeout_microseconds: 5 }",
             "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for net",
         ),
-        ("preferred_batch_size: [ 9 ]", "dynamic batching preferred size must be <= max batch size for net"),
-        ("preferred_batch_size: [ 0 ]", "dynamic batching preferred size must be positive for net"),
     ],
 )
 def test_what_is_wrong_with_a_queue_is_named(text: str, message: str) -> None:
