@@ -264,6 +264,7 @@ class FrameChannel:
             self._end(exc)
         if self._blocks.used_bytes:
             self._blocks.collect(1)
+        self.publish()
         return self._at
 
     def _read_frames(self, data: memoryview) -> Iterator[Arrived]:

@@ -48,8 +48,6 @@ class FrameSocket:
         """Called when frames begin to queue, and when all of them have been sent."""
         self._buffer = bytearray(_READ_BYTES)
         self._filled = 0
-        self._reads = False
-        """True during `on_data`; what is sent meanwhile is sent at its end."""
         self._waiting: list[bytes] = []
         self._backlog: deque[memoryview] = deque()
         self.queued_bytes = 0
@@ -64,7 +62,7 @@ class FrameSocket:
 
     def send(self, frame: bytes) -> None:
         """Send a frame with the others of this turn, or queue it until the socket is writable."""
-        if not (self._waiting or self._reads):
+        if not self._waiting:
             self._loop.call_soon(self.flush)
         self._waiting.append(frame)
 
@@ -133,15 +131,9 @@ class FrameSocket:
     def _handle_data(self) -> bool:
         """Handle complete frames. Return True if it is open and some are left."""
         end = self._filled
-        self._reads = True
-        try:
-            at = self._on_data(memoryview(self._buffer)[:end])
-        finally:
-            self._reads = False
+        at = self._on_data(memoryview(self._buffer)[:end])
         if self._on_gone is None:
             return False
-        if self._waiting:
-            self.flush()
         rest = self._filled = end - at
         if not rest:
             if end > _READ_BYTES:
