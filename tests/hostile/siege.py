@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import psutil
 
-from tests.e2e.child import Child, serve
+from tests.e2e.child import FRONTENDS, Child, serve
 from tests.hostile import vocabulary, wire
 from tests.serving import onnx_files
 from tests.serving.counted_models import COSTLY
@@ -26,7 +26,7 @@ INPUT_LIMIT = 8 << 20
 LIMITS = (
     f"--http-max-input-size={INPUT_LIMIT}",
     f"--grpc-max-message-size={INPUT_LIMIT}",
-    f"--max-buffered-bytes={2 << 30}",  # as much as clients of these tests announce
+    f"--max-buffered-bytes={(2 << 30) * (1 + FRONTENDS)}",  # what clients of these tests announce
 )
 BROKEN_MODELS = ("--exit-on-error=false", "--strict-readiness=false")
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")

@@ -116,7 +116,7 @@ async def test_a_grpc_client_that_grants_no_window_holds_back_the_model_and_nobo
         peer.grant(1, MB)
         await peer.sync()
         assert await asyncio.to_thread(settled, live) == count, "there is still much for it to read"
-        peer.grant(1, 3 * MB)
+        peer.grant(1, 8 * MB)
         await peer.sync()
         assert await asyncio.to_thread(settled, live) > count
         data = bytes(peer.answers[1].data)

@@ -158,9 +158,16 @@ async def talk(address: str, url: str) -> dict[str, Any]:
             f"{log}.length === 2 && / s$/.test({log}[1].innerText) && {log}[1].innerText"
         )
         shown["steps"] = await page.evaluate("grown.size")
+        # from the page itself, as soon as there is text: an answer may be complete after a tenth of a second
+        await page.evaluate(
+            """new MutationObserver((_, looking) => {
+                 if (document.querySelectorAll('#chat-log p')[3]?.textContent.length) {
+                   looking.disconnect();
+                   document.getElementById('chat-stop').click();
+                 }
+               }).observe(document.getElementById('chat-log'), { childList: true, subtree: true })"""
+        )
         await page.evaluate(say.format("And then"))
-        await page.until(f"{log}.length === 4 && {log}[3].textContent.length > 0")
-        await page.evaluate("document.getElementById('chat-stop').click()")
         shown["stopped"] = await page.until(f"/ s$/.test({log}[3].innerText) && {log}[3].innerText")
         shown["ready"] = await page.evaluate("document.getElementById('chat-stop').disabled")
         await page.evaluate("document.getElementById('chat-new').click()")
