@@ -258,10 +258,12 @@ class FrameChannel:
 
     def _handle_data(self, data: memoryview) -> int:
         self._at = 0
+        self._socket.holds = True
         try:
             self._on_frames(self, self._read_frames(data))
         except Exception as exc:  # noqa: BLE001 (one channel's boundary)
             self._end(exc)
+        self._socket.holds = False
         if self._blocks.used_bytes:
             self._blocks.collect(1)
         self.publish()

@@ -48,6 +48,8 @@ class FrameSocket:
         """Called when frames begin to queue, and when all of them have been sent."""
         self._buffer = bytearray(_READ_BYTES)
         self._filled = 0
+        self.holds = False
+        """True if the user calls `flush` itself after what it sends."""
         self._waiting: list[bytes] = []
         self._backlog: deque[memoryview] = deque()
         self.queued_bytes = 0
@@ -62,7 +64,7 @@ class FrameSocket:
 
     def send(self, frame: bytes) -> None:
         """Send a frame with the others of this turn, or queue it until the socket is writable."""
-        if not self._waiting:
+        if not (self._waiting or self.holds):
             self._loop.call_soon(self.flush)
         self._waiting.append(frame)
 
