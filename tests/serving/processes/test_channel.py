@@ -69,12 +69,23 @@ def test_a_frame_comes_as_it_was_sent(size: int, meta: bytes) -> None:
         async with _ends() as (frontend, engine):
             data = os.urandom(size)
             for sender, receiver in ((frontend, engine), (engine, frontend)):
-                sender.channel.post((KIND, 3, 2**32 - 1, 5, 9), meta, [data, b"end"])
+                sender.channel.post((KIND, 127, 2**32 - 1, 5, 9), meta, [data, b"end"])
                 await until(lambda receiver=receiver: bool(receiver.frames))  # type: ignore[misc]
                 frame = receiver.frames[0]
-                assert (frame.kind, frame.flags, frame.number) == (KIND, 3, 2**32 - 1)
+                assert (frame.kind, frame.flags, frame.number) == (KIND, 127, 2**32 - 1)
                 assert (frame.template, frame.generation, frame.meta) == (5, 9, meta)
                 assert bytes(frame.payload) == data + b"end"
+
+    asyncio.run(run())
+
+
+def test_large_metadata_counts_as_what_the_peer_holds() -> None:
+    async def run() -> None:
+        async with _ends(limit_bytes=MIB) as (_, engine):
+            engine.channel.send(KIND, meta=bytes(600_000))
+            with pytest.raises(Overloaded, match="of at most 1048576"):
+                engine.channel.send(KIND, meta=bytes(600_000))
+            assert engine.channel.used_bytes >= 600_000
 
     asyncio.run(run())
 

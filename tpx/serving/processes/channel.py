@@ -1,9 +1,9 @@
 """Communication between a frontend and the engine: frames over a socket, and large payloads in shared
 memory, which is free again when the receiver has released its last view of them.
 
-A frame consists of a fixed head, metadata, and a payload of up to `INLINE_BYTES` or its location. Most are
-plain, without metadata, and have the head of the frame before, but for the number: these are written by one
-call of `struct`, and read together.
+A frame consists of a fixed head, metadata, and a payload, each of up to `INLINE_BYTES` or its location. Most
+are plain, without metadata, and have the head of the frame before, but for the number: these are written by
+one call of `struct`, and read together.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ from functools import lru_cache
 from tpx.errors import Overloaded
 from tpx.protocol.memory_budget import MemoryBudget
 from tpx.protocol.tensors import Array, Buffer
-from tpx.serving.transport.frame_socket import HEADER, MOST_BYTES, FrameSocket
+from tpx.serving.transport.frame_socket import HEADER, FrameSocket
 from tpx.serving.transport.memory import RESERVED_BYTES, BlockMemory, Blocks, copy_into
 
 INLINE_BYTES = 8 << 10
-_HEAD = struct.Struct("<IBBxxIIII")
+_HEAD = struct.Struct("<IBHxIIII")
 """Head of a frame: that of `FrameSocket`, flags, number, template, generation, bytes of metadata."""
 HEAD_BYTES = _HEAD.size - HEADER.size
 """Bytes of a frame that its length includes beside metadata and payload."""
 _LOCATION = struct.Struct("<QQ")
 """Location and size of a payload in shared memory."""
-IN_MEMORY = 128
-"""Flag of a frame whose payload is in shared memory; the others mean nothing to the channel."""
+IN_MEMORY, META_IN_MEMORY = 128, 256
+"""Flags of a frame whose payload or metadata is in shared memory, where it is charged to a budget; the others
+mean nothing to the channel."""
 _AT_ONCE = 256
 """Maximum frames taken in one turn of the event loop."""
 _ALIKE = 64
@@ -162,18 +163,25 @@ class FrameChannel:
         if self.closed:
             return
         size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        if len(meta) > MOST_BYTES // 2:
-            raise Overloaded(f"metadata of {len(meta)} bytes is too large for the frontends' socket")
-        if size <= INLINE_BYTES:
+        if size <= INLINE_BYTES and len(meta) <= INLINE_BYTES:
             start = _HEAD.pack(HEAD_BYTES + len(meta) + size, *head, len(meta))
             self._socket.send(b"".join((start, meta, *parts)))
             return
-        location = _LOCATION.pack(self._place(parts, size), size)
-        self._blocks.sent()
         kind, flags, *rest = head
-        length = HEAD_BYTES + len(meta) + len(location)
-        start = _HEAD.pack(length, kind, flags | IN_MEMORY, *rest, len(meta))
-        self._socket.send(b"".join((start, meta, location)))
+        try:
+            if len(meta) > INLINE_BYTES:
+                meta = _LOCATION.pack(self._place((meta,), len(meta)), len(meta))
+                flags |= META_IN_MEMORY
+            if size > INLINE_BYTES:
+                parts = (_LOCATION.pack(self._place(parts, size), size),)
+                size = _LOCATION.size
+                flags |= IN_MEMORY
+        except Overloaded:
+            self._blocks.take_back()
+            raise
+        self._blocks.sent()
+        start = _HEAD.pack(HEAD_BYTES + len(meta) + size, kind, flags, *rest, len(meta))
+        self._socket.send(b"".join((start, meta, *parts)))
         if self._eager:
             self.publish()
         if self._blocks.used_bytes > self._ample_bytes and not self.backlog:
@@ -298,7 +306,9 @@ class FrameChannel:
         (_, kind, flags, _, template, generation, meta_size), numbers, several = arrived
         for number, data in zip(numbers, several, strict=True):
             meta, payload = bytes(data[:meta_size]), data[meta_size:]
-            fields = kind, flags & ~IN_MEMORY, number, template, generation, meta
+            if flags & META_IN_MEMORY:
+                meta = bytes(self._theirs.view(*_LOCATION.unpack(meta)))
+            fields = kind, flags & ~(IN_MEMORY | META_IN_MEMORY), number, template, generation, meta
             if flags & IN_MEMORY:
                 # without a variable, which would hold the block until the next frame
                 yield ReceivedFrame(*fields, self._theirs.view(*_LOCATION.unpack(payload)))
