@@ -165,7 +165,15 @@ class _PipelineSequence:
         self._role: JsonObject = {"role": "assistant"} if chat else {}
 
     def read(self) -> bool:
-        """Send what a step has made. Return True at the end."""
+        """Send what a step has made. Return True at the end, which may be an error."""
+        try:
+            return self._read()
+        except RuntimeError as exc:  # of the tokenizer: the other sequences go on
+            self.generation.refuse(str(exc), ErrorCode.INTERNAL)
+            self.handle.cancel()
+            return True
+
+    def _read(self) -> bool:
         reason = ""
         pieces = ""
         while self.handle.can_read():
