@@ -144,13 +144,15 @@ class ModelRepository:
         return not (self.unreadable or self._blocked) and all(one.healthy for one in self.in_processes())
 
     def failures(self) -> list[str]:
-        """Return the models that are not ready or could not be read."""
-        return [
+        """Return the models that are not ready or could not be read, sorted: they load side by side, in
+        any order.
+        """
+        return sorted(
             str(model)
             for model, record in self._list_records()
             if any(entry.blocks_readiness or entry.skipped for entry in record.entries)
             or not all(loaded.served.healthy for loaded in record.loaded.values())
-        ]
+        )
 
     def index(self, on_disk: Mapping[ModelId, str] | None = None) -> list[tuple[ModelId, VersionEntry]]:
         """Return every known version, and the models `on_disk`, each with a fault or "".
