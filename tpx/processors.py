@@ -1,10 +1,11 @@
-"""The processor, and the number of its cores that this process may use, by affinity and container limit."""
+"""The processor, and what of it this process may use and gets, by affinity, container limit and scheduler."""
 
 import os
 import platform
 from pathlib import Path
 
 _LIMIT = Path("/sys/fs/cgroup/cpu.max")
+_SCHEDULER_STATISTICS = Path("/proc/thread-self/schedstat")
 
 
 def schedulable_processors() -> int:
@@ -22,6 +23,16 @@ def usable_processors(limit: Path = _LIMIT) -> float:
         return min(count, int(quota) / int(period))
     except (OSError, ValueError):  # no limit: not in a container, or "max"
         return count
+
+
+def waited_ns(statistics: Path = _SCHEDULER_STATISTICS) -> int:
+    """Return how long the calling thread has waited for a core since it began, preempted or held back by
+    its container's limit; 0 if the system does not tell. `statistics` is the file of Linux that does.
+    """
+    try:
+        return int(statistics.read_bytes().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def processor_name() -> str:

@@ -10,7 +10,7 @@ from tpx.serving.batch import Batch, EarlyResponse
 from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.direct import DirectScheduler
-from tpx.serving.scheduling.inline import Arrivals
+from tpx.serving.scheduling.inline import Arrivals, InlinePolicy
 from tpx.serving.scheduling.limiter import NoLimiter
 
 
@@ -35,13 +35,14 @@ class Bench:
 
     def __init__(self) -> None:
         self.kept = Kept()
+        arrivals = Arrivals()
         dispatcher = Dispatcher(
             DirectScheduler(),
             cast("Any", VirtualLoop()),
             self.kept,
             NoLimiter(),
-            inline_below_ns=0,
-            arrivals=Arrivals(),
+            inline=InlinePolicy(0, arrivals),
+            arrivals=arrivals,
         )
         self.queue = dispatcher.pool.queue_for(Needs())
         self.instances = [FakeInstance(), FakeInstance()]

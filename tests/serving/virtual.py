@@ -13,7 +13,7 @@ from tpx.serving.dispatcher import Dispatcher
 from tpx.serving.instance import CompletionSink
 from tpx.serving.request import InferRequest
 from tpx.serving.scheduling.base import Scheduler
-from tpx.serving.scheduling.inline import Arrivals
+from tpx.serving.scheduling.inline import Arrivals, InlinePolicy
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 
 
@@ -138,14 +138,18 @@ class Scene:
         self.answers: list[Batch] = []
         self.refusals: list[tuple[int, InferRequest, TpxError]] = []
         loop = cast("Any", self.loop)
+
+        def clock() -> int:
+            return self.loop.now_ns
+
         self.dispatcher = Dispatcher(
             scheduler,
             loop,
             self,
             limiter or NoLimiter(),
-            inline_below_ns=inline_below_ns,
+            inline=InlinePolicy(inline_below_ns, self.arrivals, clock),
             arrivals=self.arrivals,
-            clock=lambda: self.loop.now_ns,
+            clock=clock,
         )
         self.dispatcher.pool.add(self.dispatcher.pool.queue_for(needs or Needs()), self.instance)
 

@@ -40,17 +40,17 @@ class Dispatcher:
         answers: ResponseSink,
         limiter: Limiter,
         *,
-        inline_below_ns: int,
+        inline: InlinePolicy,
         arrivals: Arrivals,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """`arrivals` counts the requests to all models before they reach a dispatcher."""
+        """`arrivals` counts the requests to all models before they reach a dispatcher, as for `inline`."""
         self._scheduler = scheduler
         self._clock = clock
         self._affinity = scheduler.affinity
         self._loop = loop
         self._answers = answers
-        self._inline = InlinePolicy(inline_below_ns, arrivals, clock)
+        self._inline = inline
         self._arrivals = arrivals
         self.pool = InstancePool(scheduler, loop, answers, limiter, self, clock)
         self._shared = self.pool.shared

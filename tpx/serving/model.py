@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tpx.errors import Cancelled, LoadError, TpxError
+from tpx.processors import waited_ns
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.backends.contract import (
     Binds,
@@ -32,7 +33,7 @@ from tpx.serving.ordering import ReplyOrder
 from tpx.serving.polling import NO_POLLING, BusyPolling
 from tpx.serving.request import NOT_COMPUTED, InferRequest, InferResponse, RequestHead
 from tpx.serving.scheduling.base import Scheduler
-from tpx.serving.scheduling.inline import Arrivals
+from tpx.serving.scheduling.inline import Arrivals, InlinePolicy
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
@@ -109,7 +110,9 @@ class ServedModel(Served):
             loop,
             self,
             parts.limiter,
-            inline_below_ns=inline_below_ns if parts.opened.inline else 0,
+            inline=InlinePolicy(
+                inline_below_ns if parts.opened.inline else 0, parts.arrivals, waited=waited_ns
+            ),
             arrivals=parts.arrivals,
         )
         self._arrivals = parts.arrivals

@@ -1,5 +1,6 @@
 """Where a model is computed: what executions have cost decides, and preemption does not."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -11,9 +12,9 @@ SHORT_NS = 20_000
 ROW = 64
 
 
-def policy() -> InlinePolicy:
+def policy(waited: Callable[[], int] = lambda: 0) -> InlinePolicy:
     """A policy that has seen enough short executions."""
-    policy = InlinePolicy(BELOW_NS, Arrivals(), lambda: 0)
+    policy = InlinePolicy(BELOW_NS, Arrivals(), lambda: 0, waited)
     for _ in range(9):
         policy.measured_in_thread(SHORT_NS, ROW, alone=False)
     assert policy.open
@@ -231,6 +232,22 @@ def test_a_model_that_freezes_the_loop_stays_off_it_for_a_hundred_times_as_long(
     for _ in range(2000):
         seen.measured_in_thread(SHORT_NS, ROW, alone=False)
     assert seen.open
+
+
+@pytest.mark.parametrize(
+    ("waited_ns", "stays"), [(SECOND - SHORT_NS, True), (SECOND - 1_000_000, False), (0, False)]
+)
+def test_what_the_loops_thread_waited_for_a_core_is_no_slow_execution(waited_ns: int, stays: bool) -> None:
+    """A container that used up its share of the CPU stands still for many executions' time."""
+    total_ns = [5 * SECOND]
+    throttled = policy(lambda: total_ns[0])
+    for _ in range(20):
+        throttled.measured_here(SHORT_NS, ROW)
+    total_ns[0] += waited_ns
+    throttled.measured_here(SECOND, ROW)
+    assert throttled.open is stays
+    throttled.measured_here(SECOND, ROW)
+    assert not throttled.open, "the earlier wait excuses one execution only"
 
 
 def test_a_lone_request_that_freezes_the_loop_keeps_the_model_off_it_too() -> None:

@@ -1,10 +1,11 @@
 """Decides where a batch is computed: on the event loop, or by an instance in its own thread.
 
 The loop computes what is *short*, which costs it less than two thread switches (20 us of CPU per inference
-instead of 50), and *lone* requests of up to ten times that, which delay no other request. What it cannot know
-is when an execution waits without using the CPU, or was preempted: wall time does not tell these apart from a
-slow model. A model that seems to have become slow is therefore on probation in its instances' threads, whose
-CPU time tells, until it is rehabilitated; one that froze the loop for other clients is barred for a time.
+instead of 50), and *lone* requests of up to ten times that, which delay no other request. Wall time does
+not tell apart a slow execution, one that waits without using the CPU, and one that was preempted. What the
+loop's thread waited for a core is subtracted from long executions where the system tells it. A model that
+still seems to have become slow is on probation in its instances' threads, whose CPU time tells, until it is
+rehabilitated; one that froze the loop for other clients is barred for a time.
 """
 
 import time
@@ -66,15 +67,26 @@ class Arrivals:
 class InlinePolicy:
     """Decides for a model, from the cost of past executions, what the event loop computes itself."""
 
-    __slots__ = ("_below_ns", "_freezes", "_lone", "_short", "lone_row_size", "row_size", "usual_ns")
+    __slots__ = (
+        "_below_ns", "_freezes", "_lone", "_short", "_waited", "_waited_ns", "lone_row_size", "row_size",
+        "usual_ns",
+    )  # fmt: skip
 
     def __init__(
-        self, below_ns: int, arrivals: Arrivals, clock: Callable[[], int] = time.perf_counter_ns
+        self,
+        below_ns: int,
+        arrivals: Arrivals,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        waited: Callable[[], int] = lambda: 0,
     ) -> None:
         """`below_ns` limits short executions, 0 computes nothing on the loop; `arrivals` counts the requests
-        to all models before they reach the policy.
+        to all models before they reach the policy. `waited` returns how long the loop's thread has waited
+        for a core since it began, in ns; always 0 if unknown.
         """
         self._below_ns = below_ns
+        self._waited = waited
+        self._waited_ns: int | None = None
+        """What it returned at the first execution on the loop, then at the last long one; None before."""
         self._freezes = freezes = _Freezes(clock)
         self._short = _Short(below_ns, freezes)
         self._lone = _Lone(_LONE * below_ns, arrivals, freezes)
@@ -98,6 +110,8 @@ class InlinePolicy:
 
     def measured_here(self, cost_ns: int, row_size: int) -> None:
         """Record an execution on the event loop, by wall time."""
+        if self._waited_ns is None or cost_ns >= _PREEMPTED * self._below_ns:
+            cost_ns = max(1, cost_ns - self._wait_for_core_ns())
         (self._short if row_size <= self.row_size else self._lone).measured_here(cost_ns, row_size)
         self._update()
 
@@ -111,6 +125,14 @@ class InlinePolicy:
             self._short.measured_in_thread(cost_ns, row_size)
             self._lone.measured_in_thread(cost_ns, row_size, alone=alone)
             self._update()
+
+    def _wait_for_core_ns(self) -> int:
+        """Return how long the loop's thread waited for a core since the last long execution, and so at least
+        what it waited in this one. Where the two differ much, on a busy machine, long executions are
+        frequent.
+        """
+        before_ns, self._waited_ns = self._waited_ns, self._waited()
+        return 0 if before_ns is None else self._waited_ns - before_ns
 
     def _update(self) -> None:
         short, lone, barred = self._short, self._lone, self._freezes.barred
