@@ -86,7 +86,7 @@ class InlinePolicy:
         self._below_ns = below_ns
         self._waited = waited
         self._waited_ns: int | None = None
-        """What it returned at the first execution on the loop, then at the last long one; None before."""
+        """Its result at the first execution on the loop, then at the last long one; None before."""
         self._freezes = freezes = _Freezes(clock)
         self._short = _Short(below_ns, freezes)
         self._lone = _Lone(_LONE * below_ns, arrivals, freezes)
