@@ -106,7 +106,7 @@ class BoundPath:
         done = 0
         if total >= most:
             done = self._compute_batches(tensors, 0, most, arrived_ns, turn, answer)
-        if total - done < most:
+        if 0 < total - done < most:
             done += self._compute_batches(tensors, done, total - done, arrived_ns, turn, answer)
         return done
 

@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from tests.serving.live import (
+    SERVICE,
     Live,
     binary_request,
     floats,
@@ -26,6 +28,8 @@ from tests.serving.live import (
 from tests.serving.onnx_files import doubling, graph, node, value, write_model
 from tests.waiting import eventually
 from tpx.errors import Cancelled
+from tpx.protocol import messages
+from tpx.protocol.grpc.repeated import RepeatedCalls
 from tpx.protocol.tensors import Buffer, Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.frontends.inference import CachedHead, Replies
@@ -349,6 +353,53 @@ def test_a_repeated_request_meets_the_version_that_serves_now(tmp_path: Path) ->
         write_model(tmp_path, "changes", nothing, version="2")
         control("load")
         assert [asked(connection, request) for _ in range(MANY)] == [(200, [0, 0])] * MANY
+
+
+def test_calls_repeated_on_one_connection_get_their_own_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over HTTP: counted, by the version that serves now, and traced if they have to be."""
+    by_template: list[int] = []
+    split = RepeatedCalls.split
+
+    def count(template: RepeatedCalls, view: memoryview, stream: int) -> tuple[list[bytes], int, int]:
+        found = split(template, view, stream)
+        by_template.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(RepeatedCalls, "split", count)
+    repository = tmp_path / "models"
+    write_model(repository, "changes", doubling(2))
+    trace = (trace_flag(f"triton,file={tmp_path}/trace"), trace_flag("level=OFF"), trace_flag("rate=1"))
+    options: dict[str, Any] = {"inline_below_us": 10_000_000, "model_control_mode": "explicit"}
+    with (
+        serving(repository, load_model=("changes",), trace_config=trace, **options) as own,
+        own.channel() as channel,
+    ):
+        # without a deadline, which differs from call to call
+        infer = channel.raw.unary_unary(SERVICE + "ModelInfer", lambda data: data, lambda data: data)
+
+        def ask(number: int) -> list[float]:
+            answer = messages.ModelInferResponse.FromString(
+                infer(infer_message("changes", {"x": vector(number, 1)}))
+            )
+            return list(outputs_of(answer)["y"])
+
+        assert [ask(n) for n in range(MANY)] == [[2 * n, 2] for n in range(MANY)]
+        assert sum(by_template) > MANY / 2
+        assert inferences(own, "changes") == (MANY, MANY, MANY)
+        settings = b'{"trace_level": ["TIMESTAMPS"], "log_frequency": "1"}'
+        assert own.http("POST", "/v2/trace/setting", settings).status == 200
+        assert [ask(n) for n in range(3)] == [[2 * n, 2] for n in range(3)]
+        assert own.http("POST", "/v2/trace/setting", b'{"trace_level": ["OFF"]}').status == 200
+        eventually(lambda: _traced(tmp_path / "trace") == 3)
+        assert own.http("POST", "/v2/repository/models/changes/unload").status == 200
+        with pytest.raises(grpc.RpcError, match="unknown model: 'changes'"):
+            ask(1)
+        nothing = graph([node("Sub", ["x", "x"], ["y"])], [value("x", "FP32", 2)], [value("y", "FP32", 2)])
+        write_model(repository, "changes", nothing, version="2")
+        assert own.http("POST", "/v2/repository/models/changes/load").status == 200
+        assert [ask(n) for n in range(MANY)] == [[0, 0]] * MANY
 
 
 def test_traced_requests_go_the_usual_way(live: Live) -> None:

@@ -14,6 +14,7 @@ from tpx.errors import RequestError
 from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.framing import MessageReader, Packed
 from tpx.protocol.grpc.limits import GrpcLimits
+from tpx.protocol.grpc.repeated import RepeatedCalls
 from tpx.protocol.grpc.status import Status, from_code
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.sender import Stream
@@ -46,6 +47,10 @@ class ConnectionState:
         self.inflater = inflater
         self.read_ns = 0
         """Time of the last read; set only if the listener has an observer."""
+        self.block = b""
+        """Header block of the call that began last, if its meaning does not depend on other blocks."""
+        self.repeated: RepeatedCalls | None = None
+        """Template of the calls that the client repeats, if it does."""
         self.waiting: dict[int, ServerCall] = {}
         self.sender.watch(self._schedule_resume)
 

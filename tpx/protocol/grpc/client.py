@@ -37,8 +37,6 @@ from tpx.protocol.tensors import Buffer, new_scratch
 
 _LAST_WORDS_S = 0.5
 _REFUSALS = 5
-_INCREMENT_BYTES = 4
-_WINDOW_UPDATE = frames.frame_header(frames.WINDOW_UPDATE, 0, 0, _INCREMENT_BYTES)
 """Frame header of a WINDOW_UPDATE of the connection."""
 _clock = time.perf_counter_ns
 
@@ -260,11 +258,10 @@ class GrpcClientConnection:
                 self._deliver_response(call.on_response, response)
                 if http2.closed:
                     return at
-            start = at + HEADER_BYTES
-            stop = start + _INCREMENT_BYTES
-            if stop > end or data[at:start] != _WINDOW_UPDATE:
+            stop = at + frames.CONNECTION_UPDATE_BYTES
+            if stop > end or not data.startswith(frames.CONNECTION_UPDATE, at):
                 return at
-            http2.control.window_update(0, 0, data[start:stop])
+            http2.control.window_update(0, 0, data[at + HEADER_BYTES : stop])
             at = stop
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:

@@ -9,12 +9,16 @@ from tpx.protocol.compression import Inflater
 from tpx.protocol.grpc.backpressure import ConnectionState
 from tpx.protocol.grpc.limits import GrpcLimits, Keepalive, KeepaliveAction, MessageDeadlines
 from tpx.protocol.grpc.metadata import CallHead, interpret_request
+from tpx.protocol.grpc.repeated import RepeatedCalls
 from tpx.protocol.grpc.server_call import Method, ServerCall, refusing, unknown_method
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import (
     ACK,
+    CONNECTION_UPDATE,
+    CONNECTION_UPDATE_BYTES,
+    END_HEADERS,
     END_STREAM,
     HEADER_BYTES,
     MAX_STREAM_ID,
@@ -92,11 +96,53 @@ class GrpcServerConnection:
         self._listener.opened(self, transport)
 
     def begin_read(self, data: bytes) -> int:
-        """Record that the client is alive, and check the preface."""
+        """Record that the client is alive, check the preface, and answer repeated calls."""
         self._keepalive.heard = self._listener.tick
         if self._listener.observer is not None:
             self._shared.read_ns = time.perf_counter_ns()
+        elif self._shared.repeated is not None and data:
+            return self._answer_repeated(data, self._shared.repeated)
         return 0 if self._preface_seen else self._read_preface(data)
+
+    def _answer_repeated(self, data: bytes, repeated: RepeatedCalls) -> int:
+        """Answer the calls at the start of a read that match the template; return their end.
+
+        WINDOW_UPDATE frames of the connection are handled in between: gRPC's C core sends them with calls.
+        """
+        control, at = self.http2.control, 0
+        if control.block is not None or self._accept_up_to != MAX_STREAM_ID:
+            return 0
+        while True:
+            after = at + CONNECTION_UPDATE_BYTES
+            if data.startswith(CONNECTION_UPDATE, at) and after <= len(data):
+                control.window_update(0, 0, data[at + HEADER_BYTES : after])
+                at = after
+            answered = self._answer_first(memoryview(data)[at:], repeated)
+            at += answered
+            if not answered or not data.startswith(CONNECTION_UPDATE, at):
+                return at
+
+    def _answer_first(self, data: memoryview, repeated: RepeatedCalls) -> int:
+        """Answer the calls that `data` begins with, if they match the template; return their size."""
+        http2, sender, stream = self.http2, self.http2.sender, self._last_stream + 2
+        if sender.queued or len(self._calls) >= self._limits.max_streams:
+            return 0
+        tails, size, heads = repeated.split(data, stream)
+        del tails[sender.fits(repeated.response) :]
+        messages = repeated.answer(tails) if tails else ()
+        count = len(messages)
+        if not count:
+            if tails:
+                self._shared.repeated = None  # until a call is answered immediately again
+            return 0
+        self._last_stream += 2 * count
+        self._wrote = True
+        http2.received(count * repeated.payload)
+        sender.window -= count * repeated.response
+        http2.transport.write(repeated.respond(stream, messages))
+        for later in range(count, heads):  # their messages follow
+            self.headers(stream + 2 * later, END_HEADERS, repeated.block)
+        return heads * repeated.head_size + count * size
 
     def _read_preface(self, data: bytes) -> int:
         if data[: len(PREFACE)] != PREFACE[: len(data)]:
@@ -116,7 +162,9 @@ class GrpcServerConnection:
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:
         """Start a call, or end the client's half of one."""
         head = self._blocks.get(block)
-        if head is None:
+        if head is not None:
+            self._shared.block = block
+        else:
             head = self._decode_head(block)
         if stream_id <= self._last_stream or not stream_id & 1:
             self._handle_trailers(stream_id, flags)
@@ -138,6 +186,8 @@ class GrpcServerConnection:
         """Decode a header block, and charge glitches for an unusually large one."""
         blocks, most = self._blocks, self._limits.max_metadata_bytes
         head = blocks.add(block)
+        self._shared.repeated = None  # the block may have changed what others mean
+        self._shared.block = block if blocks.get(block) is not None else b""
         self.http2.control.glitches.charge(
             "header fields", blocks.fields // _FIELDS_PER_GLITCH + len(block) // _BLOCK_BYTES_PER_GLITCH
         )

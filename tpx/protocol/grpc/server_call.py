@@ -15,6 +15,13 @@ from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, ConnectionState, RequestStream
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
 from tpx.protocol.grpc.metadata import CallHead
+from tpx.protocol.grpc.repeated import (
+    JOIN_BELOW_BYTES,
+    OK_TRAILERS,
+    RESPONSE_HEAD,
+    AnswerRepeated,
+    RepeatedCalls,
+)
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
@@ -24,14 +31,11 @@ from tpx.protocol.listener import address_of
 from tpx.protocol.memory_budget import SMALL_BYTES
 from tpx.protocol.tensors import Buffer
 
-_RESPONSE_HEAD = encode_stateless([(b":status", b"200"), (b"content-type", b"application/grpc")])
-_OK_TRAILERS = trailers_block(Status.OK)
 _ACCEPTED = (b"grpc-accept-encoding", b"identity,gzip,deflate")
-_JOIN_BELOW_BYTES = 16 << 10
 
 # HEADERS frame, its block, DATA frame header, message prefix
-_pack_start = struct.Struct(f">BHBBI{len(_RESPONSE_HEAD)}sBHBBIBI").pack
-_pack_trailers = struct.Struct(f">BHBBI{len(_OK_TRAILERS)}s").pack
+_pack_start = struct.Struct(f">BHBBI{len(RESPONSE_HEAD)}sBHBBIBI").pack
+_pack_trailers = struct.Struct(f">BHBBI{len(OK_TRAILERS)}s").pack
 
 
 class MessageSink(Protocol):
@@ -142,6 +146,12 @@ class ServerCall(Stream):
         """
         out = self._shared.sender.transport
         return 0 if out.is_closing() else out.get_write_buffer_size() + (not self.we_ended)
+
+    @property
+    def _encoding(self) -> str:
+        """Compression of responses."""
+        encoding = self._shared.limits.response_encoding
+        return encoding if encoding and encoding in self.head.accepts else ""
 
     def _notify_answered(self, status: Status) -> None:
         on_answered, self.on_answered = self.on_answered, None
@@ -342,22 +352,41 @@ class ServerCall(Stream):
         for part in parts:
             size += len(part)
         total = size + PREFIX_BYTES
-        encoding = shared.limits.response_encoding
-        if (
-            total > _JOIN_BELOW_BYTES
-            or (encoding and encoding in self.head.accepts)
-            or not shared.sender.reserve(self, total)
-        ):
+        if total > JOIN_BELOW_BYTES or self._encoding or not shared.sender.reserve(self, total):
             self.send(parts, size)
             self.finish()
             return
         start = _pack_start(
-            0, len(_RESPONSE_HEAD), HEADERS, END_HEADERS, self.id, _RESPONSE_HEAD,
+            0, len(RESPONSE_HEAD), HEADERS, END_HEADERS, self.id, RESPONSE_HEAD,
             total >> 16, total & 0xFFFF, DATA, 0, self.id, 0, size,
         )  # fmt: skip
-        end = _pack_trailers(0, len(_OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, self.id, _OK_TRAILERS)
+        end = _pack_trailers(0, len(OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, self.id, OK_TRAILERS)
         shared.sender.transport.write(b"".join((start, *parts, end)))
         self.sent()
+
+    def repeat_with(
+        self, answer: AnswerRepeated, start: bytes, tail: int, response: int
+    ) -> RepeatedCalls | None:
+        """Let `answer` have the calls of this connection that repeat this one. Return their template, or None
+        if the call is no model for others.
+
+        Its message begins with `start` and ends with `tail` other bytes; `response` is the size of its
+        response message.
+        """
+        shared, size = self._shared, max(response, len(start) + tail) + PREFIX_BYTES
+        whole = self.request_stream is None and self.peer_ended and not self._encoding
+        if not (whole and shared.block and size <= min(JOIN_BELOW_BYTES, shared.limits.max_message_bytes)):
+            return None
+        shared.repeated = RepeatedCalls(shared.block, start, tail, response, answer)
+        return shared.repeated
+
+    def repeat(self, template: RepeatedCalls) -> bool:
+        """Use a template that another call returned. Return False if this call has another header block."""
+        shared = self._shared
+        if template.block != shared.block:
+            return False
+        shared.repeated = template
+        return True
 
     def send(self, parts: Sequence[Buffer], size: int) -> None:
         """Send one message of a stream, as flow control allows."""
@@ -368,10 +397,10 @@ class ServerCall(Stream):
             most = limits.max_unread_bytes
             self.give_up(Status.RESOURCE_EXHAUSTED, f"more than {most} bytes of answers wait to be read")
             return
-        encoding = limits.response_encoding if limits.response_encoding in self.head.accepts else ""
+        encoding = self._encoding
         if not self._headers_sent:
             self._headers_sent = True
-            block = _RESPONSE_HEAD
+            block = RESPONSE_HEAD
             if encoding:
                 block += encode_stateless([(b"grpc-encoding", encoding.encode())])
             sender.transport.write(frames.frame(HEADERS, END_HEADERS, self.id, sender.block(block)))

@@ -97,6 +97,11 @@ def window_update(stream_id: int, increment: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream_id, _pack_u32(increment))
 
 
+CONNECTION_UPDATE = frame_header(WINDOW_UPDATE, 0, 0, 4)
+"""Header of a WINDOW_UPDATE frame of the connection, before its increment."""
+CONNECTION_UPDATE_BYTES = HEADER_BYTES + 4
+
+
 def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
     """Return an RST_STREAM frame."""
     return frame(RST_STREAM, 0, stream_id, _pack_u32(code))

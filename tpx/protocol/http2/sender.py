@@ -136,6 +136,12 @@ class FrameSender:
         stream.send_window -= size
         return True
 
+    def fits(self, size: int) -> int:
+        """Return how many new streams could each send `size` bytes directly."""
+        if size > self.initial_window or self.paused or self.owes_update:
+            return 0
+        return max(0, self.window // size)
+
     def watch(self, on_room: Callable[[Stream | None], None]) -> None:
         """Set the callback of `notify`. It runs in the middle of sending, so it may only record that a
         stream, or the connection (None), has room.

@@ -3,12 +3,16 @@
 A remembered head is the protobuf bytes before the tensors, which are then cut out at known lengths.
 """
 
+import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 
 from tpx.errors import TpxError, Unsupported
 from tpx.protocol import messages
+from tpx.protocol.grpc.repeated import RepeatedCalls
 from tpx.protocol.grpc.server_call import Method, ServerCall
 from tpx.protocol.protobuf_contents import RAW_INPUT_TAG, encode_varint, split_raw_inputs
 from tpx.protocol.tensors import Buffer, Tensor
@@ -23,6 +27,7 @@ from tpx.serving.frontends.traced import trace_grpc
 from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
+from tpx.serving.turn import Turn
 
 _REMEMBERED_HEADS = 1024
 _REMEMBERED_HEAD_BYTES = 16 << 10
@@ -39,9 +44,12 @@ Reply = Callable[[InferRequest, InferResponse], None]
 class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
     """A remembered message head, and the bytes expected before each tensor of requests and responses."""
 
-    __slots__ = ("_outputs", "_starts", "size", "tensors")
+    __slots__ = ("_generation", "_outputs", "_repeated", "_start", "_starts", "size", "tensors")
 
-    def __init__(self, head: RequestHead, replies: Replies[ServerCall, list[Buffer]]) -> None:
+    def __init__(
+        self, head: RequestHead, replies: Replies[ServerCall, list[Buffer]], start: bytes, *, repeats: bool
+    ) -> None:
+        """`start` are the bytes of the head. With `repeats`, repeated calls may be answered by a template."""
         plain = head.shared is None
         super().__init__(head, replies, contiguous=not plain or len(head.inputs) == 1)
         self._outputs: object = None
@@ -54,11 +62,38 @@ class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
             tag = bytes((RAW_INPUT_TAG,))
             self.tensors = [(tag + encode_varint(bound.size), bound.size) for bound in head.inputs]
             self.size = sum(len(start) for start, _ in self.tensors) + head.total_size
+        fast, one = self.fast, len(self.tensors) == 1
+        self._start = start if repeats and one and fast is not None and not fast.gathers else b""
+        """Bytes of the head if repeated calls may be answered by a template."""
+        self._repeated: RepeatedCalls | None = None
+        self._generation = replies.plane.generation
 
     def answer(self, exchange: ServerCall, fast: FastPath, outputs: Sequence[Buffer]) -> None:
         if self._outputs is not fast:
             self._learn_outputs(fast, fast.outputs())
         self._respond(exchange, outputs)
+        if self._start and not (self._repeated is not None and exchange.repeat(self._repeated)):
+            (before, tail), size = self.tensors[0], sum(map(len, [*self._starts, *outputs]))
+            self._repeated = exchange.repeat_with(self._answer_repeated, self._start + before, tail, size)
+
+    def _answer_repeated(self, tensors: Sequence[bytes]) -> list[bytes]:
+        """Return the response messages to the first of these requests that the fast path takes."""
+        plane, fast, starts = self._replies.plane, self.fast, self._starts
+        messages: list[bytes] = []
+        if fast is None or plane.generation != self._generation or plane.stopping or plane.tracer.on:
+            return messages
+
+        def answer(outputs: Sequence[memoryview], *_: int) -> None:
+            if len(starts) == 1:
+                messages.append(starts[0] + outputs[0])
+            else:
+                messages.append(b"".join(chain.from_iterable(zip(starts, outputs, strict=True))))
+
+        now_ns = time.perf_counter_ns()
+        # computed again like any other, a request that fails is reported
+        with contextlib.suppress(Exception):
+            fast.compute(tensors, now_ns, Turn(now_ns), answer)
+        return messages
 
     def answered(self, context: ServerCall, response: RemoteResponse, payload: Buffer) -> None:
         if self._outputs is not response:
@@ -214,7 +249,9 @@ class GrpcInference:
     def _remember_head(self, start: bytes, head: RequestHead, method: Method) -> None:
         if len(self._heads) >= _REMEMBERED_HEADS:
             self._heads.clear()
-        known = self._heads[start] = _KnownGrpcHead(head, self._replies)
+        known = self._heads[start] = _KnownGrpcHead(
+            head, self._replies, start, repeats=self._forwarding is None
+        )
         size = len(start)
         if size not in self._sizes:
             self._sizes = [size, *self._sizes][:_REMEMBERED_SIZES]
