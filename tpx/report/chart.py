@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,11 @@ _PLUS: tuple[tuple[float, float], ...] = (
 )  # fmt: skip
 
 
-def marker(style: int, x: float, y: float) -> str:
-    """Return the path of a marker: circle, square, triangle, diamond, cross, plus, inverted triangle."""
+def marker(style: int, x: float, y: float, radius_px: float = 0) -> str:
+    """Return the path of a marker: circle, square, triangle, diamond, cross, plus, inverted triangle.
+
+    With a radius it is a circle in every style.
+    """
     outlines: tuple[tuple[tuple[float, float], ...], ...] = (
         (),
         ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
@@ -92,9 +95,10 @@ def marker(style: int, x: float, y: float) -> str:
         _PLUS,
         ((0, 4.8), (4.4, -3.4), (-4.4, -3.4)),
     )
-    outline = outlines[style % STYLES]
+    outline = () if radius_px else outlines[style % STYLES]
     if not outline:
-        return f"M{x - 4:g},{y:g} a4,4 0 1,0 8,0 a4,4 0 1,0 -8,0 Z"
+        r = radius_px or 4
+        return f"M{x - r:g},{y:g} a{r:g},{r:g} 0 1,0 {2 * r:g},0 a{r:g},{r:g} 0 1,0 {-2 * r:g},0 Z"
     return "M" + " L".join(f"{round(x + dx, 1):g},{round(y + dy, 1):g}" for dx, dy in outline) + " Z"
 
 
@@ -151,11 +155,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarPart:
-    """A part of a bar, as long as its share of it, in the unit of the x axis."""
+    """A part of a bar, from `start` to `end` on the x axis."""
 
     color: int
     """Index in `COLORS`."""
-    length: float
+    start: float
+    end: float
     title: str
     """Tooltip."""
 
@@ -188,6 +193,7 @@ class Axis:
 class Chart:
     """Lines and marks between two axes, or bars over one."""
 
+    kind: ClassVar[str] = "picture"
     key: str
     """Key that makes ids unique within a page."""
     title: str
@@ -218,7 +224,7 @@ class Chart:
     def __post_init__(self) -> None:
         every = (*self.lines, *self.background)
         across = [dot.x for line in every for dot in line.dots]
-        across += [sum(part.length for part in bar.parts) for bar in self.bars]
+        across += [part.end for bar in self.bars for part in bar.parts]
         up = [dot.y for line in every for dot in line.dots]
         # an interval that says nothing must not press the points to the bottom
         most = SPREAD_SHOWN * max(up, default=0.0)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from tpx.report.chart import Chart
+
 Tone = Literal["good", "neutral", "warn", "bad"]
 
 
@@ -141,28 +143,6 @@ class CodeBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LegendEntry:
-    """A legend entry, with its swatch as SVG."""
-
-    name: str
-    swatch: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A drawing as SVG, with its legend."""
-
-    kind: ClassVar[str] = "picture"
-    svg: str
-    compact_svg: str = ""
-    """Variant for narrow screens, if it needs a different layout."""
-    description: str
-    """Alternative text for screen readers."""
-    width_px: int
-    legend: tuple[LegendEntry, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Values by their labels."""
 
@@ -189,7 +169,7 @@ class Details:
     printed: bool = False
 
 
-Block = Statement | Note | Bullets | CodeBlock | Picture | Facts | Group | Details | DataTable
+Block = Statement | Note | Bullets | CodeBlock | Chart | Facts | Group | Details | DataTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,15 @@
 """Self-contained HTML pages with their style sheets and scripts, among them that of a `Document`."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tpx.report.chart import COLORS, STYLES, TEXT_COLORS, Chart, marker
-from tpx.report.document import Block, Document, Group, LegendEntry, Picture, Section
-from tpx.report.layout import BAR_PX, lay_out
+from tpx.report.chart import COLORS, TEXT_COLORS, Chart, marker
+from tpx.report.document import Block, Document, Group, Section
+from tpx.report.layout import BAR_PX, Drawing
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 T = TypeVar("T")
-NARROW_PX = 560
-"""Maximum width of pictures that are placed side by side."""
 
 
 def render(document: Document) -> str:
@@ -28,11 +27,11 @@ def render(document: Document) -> str:
         product=document.product,
         title=document.title,
         page=document,
-        colors=COLORS,
-        markers=[marker(style, 7, 7) for style in range(STYLES)],
         rows=rows,
         columns=columns,
-        narrow_px=NARROW_PX,
+        draw=Drawing,
+        svg=svg,
+        legend=legend,
     )
 
 
@@ -59,22 +58,17 @@ def _mark_code(text: str) -> "Markup":
     return Markup("").join(Markup("<code>%s</code>") % part if i % 2 else escape(part) for i, part in parts)
 
 
-def _render_svg(template: str, **values: object) -> str:
-    """Render a drawing as SVG for a page; `standalone` turns it into a file."""
-    return _load_environment().get_template(template).render(colors=COLORS, text_colors=TEXT_COLORS, **values)
-
-
 def standalone(svg: str) -> str:
     """Return a page's SVG as a standalone document."""
     return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
 
 def rows(sections: tuple[Section, ...]) -> Iterator[tuple[Section, ...]]:
-    """Yield sections to place side by side: consecutive narrow pictures together, all others alone."""
+    """Yield sections to place side by side: consecutive narrow charts together, all others alone."""
 
     def is_narrow(found: Section) -> bool:
         first, *others = found.blocks
-        return isinstance(first, Picture) and first.width_px <= NARROW_PX and not others and not found.chapter
+        return isinstance(first, Chart) and first.size == "half" and not others and not found.chapter
 
     return _iter_runs(sections, is_narrow)
 
@@ -102,46 +96,41 @@ def _load_environment() -> "Environment":
         lstrip_blocks=True,
     )
     environment.filters["prose"] = _mark_code
+    environment.globals |= {"colors": COLORS, "text_colors": TEXT_COLORS, "marker": marker, "bar_px": BAR_PX}
     return environment
 
 
-def chart_picture(chart: Chart | None) -> Picture | None:
-    """Draw a chart; return None for None."""
-    if chart is None:
-        return None
-    drawing, compact = lay_out(chart), lay_out(chart, compact=True)
-    entries = [
-        _legend_entry(
-            series.line.name,
-            style=series.style,
-            line=bool(series.path),
-            dashed=series.dashed,
-            marker=marker(0 if series.round else series.style, 14, 7) if series.points else "",
-        )
-        for series in drawing.series
-        if series.line.dots
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegendEntry:
+    """A legend entry, with its swatch as SVG."""
+
+    name: str
+    swatch: str
+
+
+def svg(drawing: Drawing) -> str:
+    """Return a drawing as SVG for a page; `standalone` turns it into a file."""
+    return _call_macro("svg", drawing)
+
+
+def legend(drawing: Drawing) -> Iterator[LegendEntry]:
+    """Yield the names of a drawing's lines and parts of bars, and the meaning of special dots."""
+    chart = drawing.chart
+    for series in drawing.series:
+        if series.line.dots:
+            yield LegendEntry(name=series.line.name, swatch=_call_macro("line_swatch", series))
     shown = {part.color for bar in chart.bars for part in bar.parts}
-    entries += [
-        _legend_entry(name, kind="part", style=color)
-        for color, name in chart.part_names.items()
-        if color in shown
-    ]
+    dots = [dot for line in chart.lines for dot in line.dots]
+    others = [(name, "part", color) for color, name in chart.part_names.items() if color in shown]
     if chart.background:
-        entries.append(_legend_entry(f"{len(chart.background)} other configurations", kind="back"))
-    if any(not point.dot.stable for series in drawing.series for point in series.points):
-        entries.append(_legend_entry("hollow: not stable", kind="hollow"))
-    if any(series.context for series in drawing.series):
-        entries.append(_legend_entry(chart.context_name, kind="context"))
-    return Picture(
-        svg=_render_svg("chart.svg.j2", drawing=drawing, bar_px=BAR_PX),
-        compact_svg=_render_svg("chart.svg.j2", drawing=compact, bar_px=BAR_PX),
-        description=f"{chart.title}. {chart.description}",
-        width_px=drawing.frame.width,
-        legend=tuple(entries),
-    )
+        others.append((f"{len(chart.background)} other configurations", "back", 0))
+    if any(not dot.stable for dot in dots):
+        others.append(("hollow: not stable", "hollow", 0))
+    if any(dot.context for dot in dots):
+        others.append((chart.context_name, "context", 0))
+    for name, kind, color in others:
+        yield LegendEntry(name=name, swatch=_call_macro("swatch", kind, color))
 
 
-def _legend_entry(name: str, **swatch: object) -> LegendEntry:
-    """Return a legend entry; `kind` of its swatch is that of a series by default."""
-    return LegendEntry(name=name, swatch=_render_svg("swatch.svg.j2", **{"kind": "series", **swatch}))
+def _call_macro(name: str, *values: object) -> str:
+    return str(getattr(_load_environment().get_template("chart.svg.j2").module, name)(*values))

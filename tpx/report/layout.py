@@ -1,10 +1,10 @@
-"""Layout of a chart within a frame: all positions in pixels, for `chart.svg.j2` to draw."""
+"""Positions in pixels of a chart's values within a frame, for `chart.svg.j2` to draw."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
-from tpx.report.chart import STYLES, Bar, BarPart, Chart, Dot, Line, Mark, marker
+from tpx.report.chart import STYLES, Chart, Dot, Line, marker
 
 HEIGHT_PX, CHAR_WIDTH_PX = 12, 6.5
 
@@ -107,209 +107,79 @@ COMPACT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A tick mark: its position and its text."""
-
-    at: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A dot with the path of its marker."""
-
-    dot: Dot
-    x: float
-    y: float
-    marker: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line with its own color and marker."""
+    """A line with its own style, and the labels that there is room for."""
 
     line: Line
     style: int
     """Index of its color and marker."""
-    path: str
-    points: tuple[Point, ...]
-    labels: tuple[PlacedLabel, ...]
     dashed: bool
-    round: bool
-    """True if markers are circles whose size has a meaning."""
-    whiskers: str
-    """Path of the vertical lines that show the points' intervals."""
-
-    @property
-    def context(self) -> bool:
-        """True if some points are in the background, and so is the line between them."""
-        return any(point.dot.context for point in self.points)
+    labels: tuple[PlacedLabel, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkLine:
-    """The position of a mark's dashed line, and the anchor of its text."""
-
-    mark: Mark
-    at: float
-    anchor: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """The position of a bar's part."""
-
-    part: BarPart
-    x: float
-    width: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedBar:
-    """The position of a bar, whose height is `BAR_PX`."""
-
-    bar: Bar
-    y: float
-    segments: tuple[Segment, ...]
-    end: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """A chart within its frame."""
+    """A chart within its frame, for wide or narrow (`compact`) screens; labels without room are omitted."""
 
-    chart: Chart
-    key: str
-    frame: ChartFrame
-    x_title: str
-    y_title: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    series: tuple[Series, ...]
-    background: tuple[str, ...]
-    rules: tuple[MarkLine, ...]
-    bars: tuple[PlacedBar, ...]
-
-
-def lay_out(chart: Chart, *, compact: bool = False) -> Drawing:
-    """Lay out a chart for wide or narrow (`compact`) screens; labels without room are omitted."""
-    return _Layout(chart, (COMPACT if compact else FRAMES)[chart.size].holding(len(chart.bars))).drawing()
-
-
-class _Layout:
-    """Positions of values within a frame, and the space left for labels."""
-
-    def __init__(self, chart: Chart, frame: ChartFrame) -> None:
-        self._chart, self._frame = chart, frame
+    def __init__(self, chart: Chart, *, compact: bool = False) -> None:
+        self.chart = chart
+        self.key = f"{chart.key}-compact" if compact else chart.key
+        self.frame = frame = (COMPACT if compact else FRAMES)[chart.size].holding(len(chart.bars))
         self._labels = LabelPlacer(left=frame.left, top=0, right=frame.width, bottom=frame.bottom)
-
-    def drawing(self) -> Drawing:
-        chart, frame = self._chart, self._frame
-        across, up = chart.scales
         for line in chart.lines:
             self._reserve_line(line)
-        return Drawing(
-            chart=chart,
-            key=f"{chart.key}-compact" if frame.compact else chart.key,
-            frame=frame,
-            x_title=chart.x.title + (", logarithmic scale" if across.logarithmic else ""),
-            y_title=chart.y.title + (", logarithmic scale" if up.logarithmic else ""),
-            x_ticks=_thin_labels([Tick(self._scale_x(value), text) for value, text in across.named_marks()]),
-            y_ticks=tuple(
-                Tick(self._scale_y(value), text) for value, text in up.named_marks() if not chart.bars
-            ),
-            series=tuple(self._build_series(number, line) for number, line in enumerate(chart.lines)),
-            background=tuple(self._build_path(line) for line in chart.background),
-            rules=tuple(
-                MarkLine(
-                    mark=mark,
-                    at=(at := self._scale_x(mark.value) if mark.upright else self._scale_y(mark.value)),
-                    anchor="end" if mark.upright and at > (frame.left + frame.right) / 2 else "start",
-                )
-                for mark in chart.marks
-            ),
-            bars=tuple(self._place_bar(number, bar) for number, bar in enumerate(chart.bars)),
+        self.series = tuple(
+            Series(
+                line=line,
+                style=STYLES - 1 if line.faint else number % STYLES,
+                dashed=number >= STYLES,
+                labels=tuple(self._place_labels(line)),
+            )
+            for number, line in enumerate(chart.lines)
         )
 
-    def _place_bar(self, number: int, bar: Bar) -> PlacedBar:
-        row, above = (COMPACT_ROW_PX, 20) if self._frame.compact else (ROW_PX, 4)
-        ends = [self._scale_x(length) for length in accumulate((p.length for p in bar.parts), initial=0.0)]
-        segments = (
-            Segment(part=part, x=start, width=round(end - start, 1))
-            for part, (start, end) in zip(bar.parts, pairwise(ends), strict=True)
-        )
-        y = self._frame.top + number * row + above
-        return PlacedBar(bar=bar, y=y, segments=tuple(segments), end=ends[-1])
+    def x(self, value: float) -> float:
+        """Return the position of a value of the x axis."""
+        left, right = self.frame.left, self.frame.right
+        return round(left + self.chart.scales[0].share(value) * (right - left), 1)
 
-    def _scale_x(self, value: float) -> float:
-        left, right = self._frame.left, self._frame.right
-        return round(left + self._chart.scales[0].share(value) * (right - left), 1)
+    def y(self, value: float) -> float:
+        """Return the position of a value of the y axis."""
+        bottom, top = self.frame.bottom, self.frame.top
+        return round(bottom + self.chart.scales[1].share(value) * (top - bottom), 1)
 
-    def _scale_y(self, value: float) -> float:
-        bottom, top = self._frame.bottom, self._frame.top
-        return round(bottom + self._chart.scales[1].share(value) * (top - bottom), 1)
+    def x_ticks(self) -> Iterator[tuple[float, str]]:
+        """Yield the position and text of each tick mark; no text where it would touch the previous one."""
+        end = float("-inf")
+        for value, text in self.chart.scales[0].named_marks():
+            at, half = self.x(value), len(text) * CHAR_WIDTH_PX / 2
+            shown = at - half > end + 4
+            end = at + half if shown else end
+            yield at, text if shown else ""
 
-    def _place_spread(self, line: Line) -> list[tuple[float, float, float]]:
-        """Return x and the lower and upper end of each interval, within the axes."""
-        least, most = self._chart.scales[1].low, self._chart.scales[1].high
-        return [
-            (self._scale_x(dot.x), self._scale_y(max(low, least)), self._scale_y(min(high, most)))
-            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
-        ]
+    def y_ticks(self) -> Iterator[tuple[float, str]]:
+        """Yield the position and the text of each tick mark; none beside bars."""
+        marks = () if self.chart.bars else self.chart.scales[1].named_marks()
+        return ((self.y(value), text) for value, text in marks)
 
-    def _place_dot(self, dot: Dot) -> Place:
-        return self._scale_x(dot.x), self._scale_y(dot.y)
+    def bar_top(self, number: int) -> int:
+        """Return the upper edge of a bar, whose height is `BAR_PX`."""
+        row, above = (COMPACT_ROW_PX, 20) if self.frame.compact else (ROW_PX, 4)
+        return self.frame.top + number * row + above
 
-    def _reserve_line(self, line: Line) -> None:
-        for dot in line.dots:
-            self._labels.reserve(self._place_dot(dot), self._place_dot(dot), dot.radius_px or 6)
-        for x, low, high in self._place_spread(line):
-            self._labels.reserve((x, low), (x, high))
-        for before, after in pairwise(line.dots):
-            start, end = self._place_dot(before), self._place_dot(after)
-            if line.shape == "steps":
-                self._labels.reserve(start, (end[0], start[1]))
-                self._labels.reserve((end[0], start[1]), end)
-            elif line.shape == "joined" and not after.apart:
-                self._labels.reserve(start, end)
+    def marker(self, dot: Dot, style: int) -> str:
+        """Return the path of a dot's marker."""
+        return marker(style, *self._place_dot(dot), CONTEXT_RADIUS_PX if dot.context else dot.radius_px)
 
-    def _build_series(self, number: int, line: Line) -> Series:
-        style = STYLES - 1 if line.faint else number % STYLES
-        points = []
-        for dot in line.dots if line.marked else ():
-            x, y = self._place_dot(dot)
-            radius = CONTEXT_RADIUS_PX if dot.context else dot.radius_px
-            path = _draw_circle(x, y, radius) if radius else marker(style, x, y)
-            points.append(Point(dot=dot, x=x, y=y, marker=path))
-        return Series(
-            line=line,
-            style=style,
-            path=self._build_path(line),
-            points=tuple(points),
-            labels=tuple(
-                label
-                for dot in line.dots
-                if dot.label and (label := self._labels.place(self._place_dot(dot), dot.label))
-            ),
-            dashed=number >= STYLES,
-            round=any(dot.radius_px for dot in line.dots),
-            # intervals that are taller than a pixel
-            whiskers=" ".join(
-                f"M{x:g},{low:g} V{high:g}"
-                for x, low, high in self._place_spread(line)
-                if abs(low - high) > 1
-            ),
-        )
-
-    def _build_path(self, line: Line) -> str:
+    def path(self, line: Line) -> str:
+        """Return the path that connects the dots of a line; empty for none."""
         if line.shape == "dots":
             return ""
         if line.shape == "steps":
             first, *others = line.dots
-            path = f"M{self._scale_x(first.x):g},{self._scale_y(first.y):g}"
-            path += "".join(f" H{self._scale_x(dot.x):g} V{self._scale_y(dot.y):g}" for dot in others)
-            return f"{path} H{self._frame.right:g}"
+            path = f"M{self.x(first.x):g},{self.y(first.y):g}"
+            path += "".join(f" H{self.x(dot.x):g} V{self.y(dot.y):g}" for dot in others)
+            return f"{path} H{self.frame.right:g}"
         joined: list[list[Place]] = []
         for dot in line.dots:
             if dot.apart or not joined:
@@ -317,21 +187,36 @@ class _Layout:
             joined[-1].append(self._place_dot(dot))
         return " ".join("M" + " L".join(f"{x:g},{y:g}" for x, y in places) for places in joined)
 
+    def whiskers(self, line: Line) -> str:
+        """Return the path of the vertical lines that show the intervals taller than a pixel."""
+        ends = self._place_spread(line)
+        return " ".join(f"M{x:g},{low:g} V{high:g}" for (x, low), (_, high) in ends if abs(low - high) > 1)
 
-def _thin_labels(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
-    """Remove labels that would touch the previous one."""
-    kept: list[Tick] = []
-    end = float("-inf")
-    for tick in ticks:
-        half = len(tick.label) * CHAR_WIDTH_PX / 2
-        text = tick.label if tick.at - half > end + 4 else ""
-        end = tick.at + half if text else end
-        kept.append(Tick(tick.at, text))
-    return tuple(kept)
+    def _place_dot(self, dot: Dot) -> Place:
+        return self.x(dot.x), self.y(dot.y)
 
+    def _place_spread(self, line: Line) -> list[tuple[Place, Place]]:
+        """Return the lower and upper end of each interval, within the axes."""
+        least, most = self.chart.scales[1].low, self.chart.scales[1].high
+        return [
+            ((self.x(dot.x), self.y(max(low, least))), (self.x(dot.x), self.y(min(high, most))))
+            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
+        ]
 
-def _draw_circle(x: float, y: float, radius: float) -> str:
-    return (
-        f"M{x - radius:g},{y:g} a{radius:g},{radius:g} 0 1,0 {2 * radius:g},0 "
-        f"a{radius:g},{radius:g} 0 1,0 {-2 * radius:g},0 Z"
-    )
+    def _place_labels(self, line: Line) -> Iterator[PlacedLabel]:
+        for dot in line.dots:
+            if dot.label and (label := self._labels.place(self._place_dot(dot), dot.label)):
+                yield label
+
+    def _reserve_line(self, line: Line) -> None:
+        for dot in line.dots:
+            self._labels.reserve(self._place_dot(dot), self._place_dot(dot), dot.radius_px or 6)
+        for low, high in self._place_spread(line):
+            self._labels.reserve(low, high)
+        for before, after in pairwise(line.dots):
+            start, end = self._place_dot(before), self._place_dot(after)
+            if line.shape == "steps":
+                self._labels.reserve(start, (end[0], start[1]))
+                self._labels.reserve((end[0], start[1]), end)
+            elif line.shape == "joined" and not after.apart:
+                self._labels.reserve(start, end)

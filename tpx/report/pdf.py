@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from tpx.errors import MeasurementError, Unsupported
-from tpx.report.document import Block, Column, DataTable, Details, Document, Group, Picture
-from tpx.report.html import TEMPLATES, columns, rows, standalone
+from tpx.report.chart import Chart
+from tpx.report.document import Block, Column, DataTable, Details, Document, Group
+from tpx.report.html import TEMPLATES, columns, legend, rows, standalone, svg
+from tpx.report.layout import Drawing
 
 MOST_COLUMNS, MOST_ROWS = 12, 60
 """Limits of a printed table; a note below it names what only the HTML report has."""
@@ -71,12 +73,13 @@ def _encode_block(block: Block) -> Mapping[str, object]:
     values: Mapping[str, object]
     if isinstance(block, DataTable):
         values = _encode_table(block)
-    elif isinstance(block, Picture):
+    elif isinstance(block, Chart):
+        drawing = Drawing(block)
         values = {
-            "svg": standalone(block.svg),
-            "description": block.description,
-            "width_px": block.width_px,
-            "legend": [{"name": e.name, "swatch": standalone(e.swatch)} for e in block.legend],
+            "svg": standalone(svg(drawing)),
+            "description": f"{block.title}. {block.description}",
+            "width_px": drawing.frame.width,
+            "legend": [{"name": e.name, "swatch": standalone(e.swatch)} for e in legend(drawing)],
         }
     elif isinstance(block, Group | Details):
         title = block.title if isinstance(block, Group) else ""

@@ -12,7 +12,7 @@ from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import LoadPoint
 from tpx.analyzer.results.run import Run
 from tpx.report.chart import STYLES, marker
-from tpx.report.layout import CHAR_WIDTH_PX, Drawing, PlacedLabel, lay_out
+from tpx.report.layout import CHAR_WIDTH_PX, Drawing, PlacedLabel
 
 Replay = Callable[..., Run]
 
@@ -33,7 +33,7 @@ def drawn(
 ) -> Drawing:
     chart = draw(key, shown, others, goals)
     assert chart is not None
-    return lay_out(chart, compact=compact)
+    return Drawing(chart, compact=compact)
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -50,11 +50,12 @@ def test_no_two_labels_overlap_and_none_leaves_the_drawing(replay: Replay, *, co
 def test_every_point_lies_inside_the_axes(replay: Replay) -> None:
     run = replay(latency_budget=500.0)
     drawing = drawn("k", rank(run.models[0], run.started.goals), (), run.started.goals)
-    frame, points = drawing.frame, [p for series in drawing.series for p in series.points]
-    assert len(points) == 41
-    assert all(frame.left <= p.x <= frame.right and frame.top <= p.y <= frame.bottom for p in points)
-    (limit,) = drawing.rules
-    assert frame.left <= limit.at <= frame.right
+    frame, dots = drawing.frame, [dot for line in drawing.chart.lines for dot in line.dots]
+    assert len(dots) == 41
+    assert all(frame.left <= drawing.x(dot.x) <= frame.right for dot in dots)
+    assert all(frame.top <= drawing.y(dot.y) <= frame.bottom for dot in dots)
+    (limit,) = drawing.chart.marks
+    assert frame.left <= drawing.x(limit.value) <= frame.right
 
 
 def test_styles_differ_by_marker_and_lines_by_dashes_once_styles_run_out(replay: Replay) -> None:
@@ -77,9 +78,10 @@ def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> No
         for n in ("default", "0")
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=1)
-    drawing = drawn("k", rank(run.models[0], Goals()), (), Goals())
-    assert [p.dot.stable for s in drawing.series for p in s.points] == [False, True]
-    assert drawing.series[0].points[0].dot.title == (
+    chart = draw("k", rank(run.models[0], Goals()), (), Goals())
+    assert chart is not None
+    assert [dot.stable for line in chart.lines for dot in line.dots] == [False, True]
+    assert chart.lines[0].dots[0].title == (
         "alexnet_config_default at concurrency 1: 1.00 infer/s, 5.00 ms (not stable)"
     )
 

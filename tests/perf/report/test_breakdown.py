@@ -1,6 +1,7 @@
 """Where the time goes: parts that add up."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -68,6 +69,9 @@ def test_bars_are_the_parts_in_the_order_of_time() -> None:
         "client sends and reads",
     ]
     assert chart.bars[1].parts[0].title == "late, waiting to be sent: 21.4 \u00b5s"
+    for bar in chart.bars:
+        assert bar.parts[0].start == 0
+        assert all(before.end == after.start for before, after in pairwise(bar.parts))
 
 
 def test_nothing_is_drawn_of_levels_without_a_latency() -> None:

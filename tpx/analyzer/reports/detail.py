@@ -24,7 +24,6 @@ from tpx.report.document import (
     fact_groups,
     section,
 )
-from tpx.report.html import chart_picture
 
 
 def detailed_names(view: ReportView) -> tuple[str, ...]:
@@ -104,13 +103,13 @@ def build_detail(report: ReportView, name: str) -> Document:
         Section(blocks=(_build_statement(ranked, view),)),
         *section(
             "Throughput and latency",
-            chart_picture(chart),
+            chart,
             lead=f"Under growing load; the numbers beside the points are the {load}. "
             "Better is up and to the left.",
         ),
         *section(
             "Where the time goes",
-            chart_picture(breakdown("breakdown", [(str(m.load), m) for m in ranked.by_load])),
+            breakdown("breakdown", [(str(m.load), m) for m in ranked.by_load]),
             lead="The mean latency under each load, in parts that add up to it.",
         ),
     ]

@@ -45,7 +45,6 @@ from tpx.report.document import (
     provenance,
     section,
 )
-from tpx.report.html import chart_picture
 from tpx.report.table import TableField, number, table, text
 
 _PREPARED = {"loaded": "loaded on the running server", "started": "a server was started for it"}
@@ -156,7 +155,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
             blocks=(verdict_card(view),),
         ),
         *recommend(view),
-        *section("Throughput and latency", chart_picture(chart), lead=lead),
+        *section("Throughput and latency", chart, lead=lead),
     ]
     for plot in draw_plots(f"{key}-plot", SUMMARY[view.report.mode], shown, gpus=view.gpus):
         sections += plot_section(plot)
@@ -164,17 +163,15 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     front = pareto_chart(f"{key}-pareto", ranking, gpus=view.gpus, most=view.most_measurements)
     sections += section(
         "Trade-offs",
-        chart_picture(front),
+        front,
         lead=_PARETO + (_MEASURED_ONCE if any(r.settled for r in ranking) else ""),
     )
     sections += section("Tokens for one user and for all", users_grid(f"{key}-users", view), lead=_USERS)
     sections += section(
         "Where the time goes",
-        chart_picture(
-            breakdown(
-                f"{key}-breakdown",
-                [(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown],
-            )
+        breakdown(
+            f"{key}-breakdown",
+            [(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown],
         ),
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",
@@ -191,7 +188,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
 def plot_section(plot: Chart) -> list[Section]:
     """Return the section of a plot; if its lines are flat, with a sentence instead."""
     if not plot.is_flat:
-        return section(plot.title, chart_picture(plot))
+        return section(plot.title, plot)
     heights = [dot.y for line in plot.lines for dot in line.dots]
     name, _, unit = plot.y.title.removesuffix(")").partition(" (")
     value = in_unit((min(heights) + max(heights)) / 2, unit)

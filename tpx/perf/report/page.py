@@ -40,7 +40,6 @@ from tpx.report.document import (
     provenance,
     section,
 )
-from tpx.report.html import chart_picture
 from tpx.report.text import sparkline
 
 _PARTS = (
@@ -180,24 +179,24 @@ def _build_charts(report: Report) -> list[Section]:
     load = points.label_name if points else ""
     sections = section(
         "Latency and throughput",
-        chart_picture(points),
+        points,
         lead=f"One point per level, in the order of load; the numbers beside the points are the {load}. The "
         "bars through the points are 95 % confidence intervals. Better is down and to the right.",
     )
     sections += section("Levels", levels_grid(report))
-    speed = chart_picture(speeds(levels))
+    speed = speeds(levels)
     sections += section("Tokens", speed, tokens_grid(report), token_times_grid(report))
     spans = requests_chart(levels)
     if spans is not None:
-        sections += section(spans.title, chart_picture(spans), lead=_SPANS)
+        sections += section(spans.title, spans, lead=_SPANS)
     bars = breakdown("breakdown", [(level_name(r.level), r) for r in levels])
-    sections += section("Where the time goes", chart_picture(bars), lead=_PARTS)
-    sections += section("Percentiles", chart_picture(spectrum(levels)), lead=_SPECTRUM)
+    sections += section("Where the time goes", bars, lead=_PARTS)
+    sections += section("Percentiles", spectrum(levels), lead=_SPECTRUM)
     for what in ("throughput", "p99"):
         chart = timeline(levels, what)
         if chart is not None:
             lead = "Each point is a window, in the time of the run."
-            sections += section(chart.title, chart_picture(chart), lead=lead)
+            sections += section(chart.title, chart, lead=lead)
     return sections
 
 

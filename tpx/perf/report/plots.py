@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 from tpx.perf.objectives import Objective
 from tpx.perf.report.model import level_name, load_name
@@ -269,10 +270,13 @@ def breakdown(key: str, named: Sequence[tuple[str, LevelResult]]) -> Chart | Non
             parts=tuple(
                 BarPart(
                     color=PARTS[part][1],
-                    length=duration_ns / unit_ns,
-                    title=f"{name}, {PARTS[part][0]}: {latency(duration_ns)}",
+                    start=start_ns / unit_ns,
+                    end=end_ns / unit_ns,
+                    title=f"{name}, {PARTS[part][0]}: {latency(end_ns - start_ns)}",
                 )
-                for part, duration_ns in parts.items()
+                for part, (start_ns, end_ns) in zip(
+                    parts, pairwise(accumulate(parts.values(), initial=0)), strict=True
+                )
             ),
         )
         for name, parts in known
