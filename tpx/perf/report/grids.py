@@ -1,23 +1,14 @@
 """The tables of a run's report: one row per level, or per part of one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
-from tpx.perf.objectives import Assessment
 from tpx.perf.report.level_text import TOKEN_TIMES
 from tpx.perf.report.model import Report, percentile_name
-from tpx.perf.results import (
-    ErrorCount,
-    LevelResult,
-    MemberFigures,
-    ServerBreakdown,
-    StreamFigure,
-    Streaming,
-)
+from tpx.perf.results import LevelResult, MemberFigures, ServerBreakdown, StreamFigure, Streaming
 from tpx.perf.statistics.summaries import LatencySummary
-from tpx.report.document import DataTable
+from tpx.report.document import Cell, DataTable
 from tpx.report.table import R, TableField, count, duration, quantity, table, text
-
-_LOAD: TableField[tuple[LevelResult, object]] = count("Load", lambda pair: pair[0].level.value)
 
 
 def levels_grid(report: Report) -> DataTable | None:
@@ -26,11 +17,7 @@ def levels_grid(report: Report) -> DataTable | None:
         return None
     inside = report.config.service.service_kind == "inprocess"
     shown = (None, 50.0, 90.0, 95.0, 99.0, 99.9)
-    latencies: list[TableField[LevelResult]] = [_make_latency_field(p, lambda r: r.latency) for p in shown]
-
-    def verdict(result: LevelResult) -> str:
-        return result.verdict.text + (", interrupted" if result.interrupted else "")
-
+    latencies: list[TableField[LevelResult]] = [_latency_field(p, lambda r: r.latency) for p in shown]
     return table(
         "levels",
         "Every level; the best one is bold",
@@ -42,14 +29,18 @@ def levels_grid(report: Report) -> DataTable | None:
             quantity(
                 f"Client {'and engine ' if inside else ''}busy %", lambda r: r.client_busy * 100, minor=True
             ),
-            text("Verdict", verdict, lambda r: r.verdict.flag),
+            text(
+                "Verdict",
+                lambda r: r.verdict.text + ", interrupted" * r.interrupted,
+                lambda r: r.verdict.flag,
+            ),
         ],
         report.levels,
         lambda r: "best" if r is report.best else "",
     )
 
 
-def _make_latency_field(percentile: float | None, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
+def _latency_field(percentile: float | None, of: Callable[[R], LatencySummary | None]) -> TableField[R]:
     """Return a column of a percentile, or of the mean for None."""
 
     def value(record: R) -> float | None:
@@ -60,46 +51,57 @@ def _make_latency_field(percentile: float | None, of: Callable[[R], LatencySumma
     return duration(name, value, minor=percentile in (95.0, 99.9))
 
 
-_Account = tuple[LevelResult, tuple[int, ServerBreakdown]]
-"""A level, and the server's figures of one model at a depth of an ensemble."""
+def _split_levels(
+    key: str,
+    caption: str,
+    report: Report,
+    parts: Callable[[LevelResult], Iterable[R]],
+    fields: Iterable[TableField[R]],
+) -> DataTable | None:
+    """Return a table with one row per part of each level, which begins with the level's load."""
+
+    def read(field: TableField[R], record: tuple[LevelResult, R]) -> Cell:
+        return field.cell(record[1])
+
+    load: TableField[tuple[LevelResult, R]] = count("Load", lambda record: record[0].level.value)
+    columns = [load, *(TableField(column=field.column, cell=partial(read, field)) for field in fields)]
+    return table(key, caption, columns, [(r, part) for r in report.levels for part in parts(r)])
 
 
 def server_grid(report: Report) -> DataTable | None:
     """Return the server's own statistics of each level, with the models of an ensemble."""
-    records = [
-        (result, (depth, model))
-        for result in report.levels
-        if result.server is not None
-        for depth, model in _walk_tree(result.server)
-    ]
 
-    def each(header: str, total: Callable[[ServerBreakdown], tuple[int, int]]) -> TableField[_Account]:
-        def value(record: _Account) -> float | None:
-            total_ns, requests = total(record[1][1])
+    def each(header: str, total: Callable[[ServerBreakdown], tuple[int, int]]) -> TableField[_ModelAt]:
+        def value(record: _ModelAt) -> float | None:
+            total_ns, requests = total(record[1])
             return total_ns / requests if requests else None
 
         return duration(header, value)
 
-    return table(
+    return _split_levels(
         "server",
         "The server's own account, of each successful request; other clients' are in it too",
+        report,
+        lambda r: [] if r.server is None else _walk_tree(r.server),
         [
-            _LOAD,
-            text("Model", lambda r: "\u2007\u2007" * r[1][0] + f"{r[1][1].model} {r[1][1].version}"),
-            count("Inferences", lambda r: r[1][1].inference_count),
-            count("Executions", lambda r: r[1][1].execution_count),
-            quantity("Mean batch", lambda r: r[1][1].mean_batch),
+            text("Model", lambda m: "\u2007\u2007" * m[0] + f"{m[1].model} {m[1].version}"),
+            count("Inferences", lambda m: m[1].inference_count),
+            count("Executions", lambda m: m[1].execution_count),
+            quantity("Mean batch", lambda m: m[1].mean_batch),
             each("Request", lambda model: (model.success_ns, model.success_count)),
             each("Queue", lambda model: model.stages["queue"]),
             each("Input", lambda model: model.stages["compute_input"]),
             each("Infer", lambda model: model.stages["compute_infer"]),
             each("Output", lambda model: model.stages["compute_output"]),
         ],
-        records,
     )
 
 
-def _walk_tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, ServerBreakdown]]:
+_ModelAt = tuple[int, ServerBreakdown]
+"""The depth of a model in an ensemble, and the server's figures of it."""
+
+
+def _walk_tree(server: ServerBreakdown, depth: int = 0) -> Iterator[_ModelAt]:
     yield depth, server
     for part in server.composing:
         yield from _walk_tree(part, depth + 1)
@@ -107,83 +109,79 @@ def _walk_tree(server: ServerBreakdown, depth: int = 0) -> Iterator[tuple[int, S
 
 def tokens_grid(report: Report) -> DataTable | None:
     """Return the tokens of each level of a language model, and its goodput."""
-    records = [(r, r.streaming) for r in report.levels if r.streaming is not None and r.streaming.units]
+    cached = any(r.streaming.cached_units for r in report.levels if r.streaming is not None)
 
-    def length(name: str) -> Callable[[tuple[LevelResult, Streaming]], float | None]:
-        return lambda r: None if (found := r[1].figure(name)) is None else found.mean
+    def streamed(header: str, value: Callable[[Streaming], float | None]) -> TableField[LevelResult]:
+        return quantity(header, lambda r: None if r.streaming is None else value(r.streaming))
 
-    goodput: TableField[tuple[LevelResult, Streaming]] = quantity(
-        "Goodput/s", lambda r: None if r[0].goodput is None else r[0].goodput.per_s.value
-    )
-    cached: TableField[tuple[LevelResult, Streaming]] = quantity(
-        "Cached %", lambda r: r[1].cached_units / max(r[1].prompt_units, 1) * 100
-    )
-    return table(
+    def mean(name: str, stream: Streaming) -> float | None:
+        found = stream.figure(name)
+        return None if found is None else found.mean
+
+    return _split_levels(
         "tokens",
         "Tokens: speed is that of one user, the inverse of the inter-token latency's p50",
+        report,
+        lambda r: [r] if r.streaming is not None and r.streaming.units else [],
         [
-            _LOAD,
-            quantity("Output/s", lambda r: r[1].units_per_s),
-            quantity("Speed/s", lambda r: r[1].user_units_per_s),
-            *([goodput] if any(r.goodput is not None for r, _ in records) else []),
-            quantity("Prompt, mean", length("input_tokens")),
-            quantity("Output, mean", length("output_tokens")),
-            *([cached] if any(stream.cached_units for _, stream in records) else []),
+            streamed("Output/s", lambda s: s.units_per_s),
+            streamed("Speed/s", lambda s: s.user_units_per_s),
+            quantity("Goodput/s", lambda r: None if r.goodput is None else r.goodput.per_s.value),
+            streamed("Prompt, mean", partial(mean, "input_tokens")),
+            streamed("Output, mean", partial(mean, "output_tokens")),
+            streamed("Cached %", lambda s: s.cached_units / max(s.prompt_units, 1) * 100 if cached else None),
         ],
-        records,
     )
 
 
 def token_times_grid(report: Report) -> DataTable | None:
     """Return the times of each level of a language model."""
-    records = [
-        (result, figure)
-        for result in report.levels
-        if result.streaming is not None
-        for name in TOKEN_TIMES
-        if (figure := result.streaming.figure(name)) is not None
-    ]
+
+    def times(result: LevelResult) -> Iterator[StreamFigure]:
+        stream = result.streaming
+        if stream is not None:
+            yield from filter(None, map(stream.figure, TOKEN_TIMES))
+
     shown = (None, 50.0, 90.0, 95.0, 99.0)
-    times: list[TableField[tuple[LevelResult, StreamFigure]]] = [
-        _make_latency_field(p, lambda r: r[1].summary) for p in shown
-    ]
-    return table(
+    latencies: list[TableField[StreamFigure]] = [_latency_field(p, lambda f: f.summary) for p in shown]
+    return _split_levels(
         "token-times",
         "Times of streamed responses",
-        [_LOAD, text("Time", lambda r: TOKEN_TIMES[r[1].name]), *times],
-        records,
+        report,
+        times,
+        [text("Time", lambda f: TOKEN_TIMES[f.name]), *latencies],
     )
 
 
 def members_grid(report: Report) -> DataTable | None:
     """Return the figures of each model when several are measured at once."""
-    records: list[tuple[LevelResult, MemberFigures]] = [(r, m) for r in report.levels for m in r.members]
-    latencies: list[TableField[tuple[LevelResult, MemberFigures]]] = [
-        _make_latency_field(p, lambda r: r[1].latency) for p in (50.0, 99.0)
+    latencies: list[TableField[MemberFigures]] = [
+        _latency_field(p, lambda m: m.latency) for p in (50.0, 99.0)
     ]
-    return table(
+    return _split_levels(
         "models",
         "Each model by itself",
+        report,
+        lambda r: r.members,
         [
-            _LOAD,
-            text("Model", lambda r: r[1].model),
-            quantity("Weight", lambda r: r[1].weight),
-            quantity("infer/s", lambda r: r[1].throughput_infer_per_s),
+            text("Model", lambda m: m.model),
+            quantity("Weight", lambda m: m.weight),
+            quantity("infer/s", lambda m: m.throughput_infer_per_s),
             *latencies,
-            count("Requests", lambda r: r[1].requests),
-            count("Failed", lambda r: r[1].failed),
+            count("Requests", lambda m: m.requests),
+            count("Failed", lambda m: m.failed),
         ],
-        records,
     )
 
 
 def metrics_grid(report: Report) -> DataTable | None:
     """Return the figures of the server's metrics page during each level."""
-    return table(
+    return _split_levels(
         "metrics",
         "Scraped from the server while it was measured",
-        [_LOAD, text("Metric", lambda r: r[1][0]), quantity("Value", lambda r: r[1][1])],
-        [(result, known) for result in report.levels for known in _iter_metrics(result)],
+        report,
+        _iter_metrics,
+        [text("Metric", lambda named: named[0]), quantity("Value", lambda named: named[1])],
     )
 
 
@@ -208,31 +206,29 @@ def _iter_metrics(result: LevelResult) -> Iterator[tuple[str, float]]:
 
 def objectives_grid(report: Report) -> DataTable | None:
     """Return the outcome of each objective at each level."""
-    records: list[tuple[LevelResult, Assessment]] = [(r, a) for r in report.levels for a in r.slo]
-    return table(
+    return _split_levels(
         "objectives",
         "Objectives, at every level",
+        report,
+        lambda r: r.slo,
         [
-            _LOAD,
-            text("Objective", lambda r: r[1].objective.text),
-            text("Outcome", lambda r: r[1].outcome.value, lambda r: "ok" if r[1].met else "bad"),
-            text("Why", lambda r: r[1].reason, wraps=True),
+            text("Objective", lambda a: a.objective.text),
+            text("Outcome", lambda a: a.outcome.value, lambda a: "ok" if a.met else "bad"),
+            text("Why", lambda a: a.reason, wraps=True),
         ],
-        records,
     )
 
 
 def errors_grid(report: Report) -> DataTable | None:
     """Return the failed requests of each level by kind."""
-    records: list[tuple[LevelResult, ErrorCount]] = [(r, e) for r in report.levels for e in r.errors]
-    return table(
+    return _split_levels(
         "errors",
         "Failed requests",
+        report,
+        lambda r: r.errors,
         [
-            _LOAD,
-            count("Requests", lambda r: r[1].count),
-            text("Code", lambda r: r[1].code),
-            text("First message", lambda r: r[1].message, wraps=True),
+            count("Requests", lambda e: e.count),
+            text("Code", lambda e: e.code),
+            text("First message", lambda e: e.message, wraps=True),
         ],
-        records,
     )
