@@ -14,6 +14,7 @@ from tpx.analyzer.options.file import merge_options
 from tpx.analyzer.options.spec import groups_of, spec_of
 from tpx.analyzer.reports.files import junit_text
 from tpx.analyzer.reports.tables import inference_table
+from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.measurement import Variant
 from tpx.analyzer.results.run import ModelRun
 from tpx.analyzer.search.axes import open_grid
@@ -232,7 +233,7 @@ def cells(tmp_path: Path, text: str, *headers: str) -> list[tuple[str, ...]]:
     """These columns of the table of inferences, a row of each configuration."""
     place = tmp_path / str(len(list(tmp_path.iterdir())))
     place.mkdir()
-    table = inference_table(run(read(place, text + "\nfinal_rounds: 0"), place), with_memory=False)
+    table = inference_table(ReportView.of(run(read(place, text + "\nfinal_rounds: 0"), place)))
     places = [table.headers.index(header) for header in headers]
     return list(dict.fromkeys(tuple(row[place] for place in places) for row in table.rows))
 

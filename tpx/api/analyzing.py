@@ -53,7 +53,8 @@ class AnalysisRun:
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return one row per measurement, with the columns of Model Analyzer's table, in its order."""
-        table = inference_table(self.run, with_memory=True)
+        columns = {"collect_cpu_metrics": True, "inference_output_fields": ()}
+        table = inference_table(ReportView.of(self.run, columns))
         return data_frame([dict(zip(table.headers, row, strict=True)) for row in table.rows])
 
     def to_html(self, path: str | Path | None = None) -> str:

@@ -51,6 +51,7 @@ def two(replay: Replay) -> Run:
     return replay(table, concurrency=(4,), run_config_search_max_instance_count=1, latency_budget=20.0)
 
 
+MEMORY = {"collect_cpu_metrics": True}
 NAMES = {
     "filename_model_inference": "i.csv",
     "filename_model_gpu": "g.csv",
@@ -91,7 +92,7 @@ def test_every_gpu_of_every_measurement_has_a_row(replay: Replay) -> None:
 
 
 def test_the_servers_memory_is_a_column_on_demand(two: Run) -> None:
-    table = inference_table(two, with_memory=True)
+    table = inference_table(ReportView.of(two, MEMORY))
     assert table.headers[-1] == "RAM Usage (MB)"
     assert [row[-1] for row in table.rows] == ["98.8", "98.8"]
 
@@ -102,14 +103,16 @@ def test_the_server_without_models_is_named_as_model_analyzer_names_it(two: Run)
         gpus=(GpuUse(uuid="GPU-1", used_bytes=1_000_000, total_bytes=2_000_000),),
     )
     run = Run(started=two.started, models=(), server_only=server, outcome="complete", elapsed_ns=0)
-    assert server_table(run, with_memory=True).rows == (("triton-server", "GPU-1", "1.0", "", "", "50.0"),)
-    assert server_table(run, with_memory=False).rows == (("triton-server", "GPU-1", "1.0", "", ""),)
+    assert server_table(ReportView.of(run, MEMORY)).rows == (
+        ("triton-server", "GPU-1", "1.0", "", "", "50.0"),
+    )
+    assert server_table(ReportView.of(run)).rows == (("triton-server", "GPU-1", "1.0", "", ""),)
 
 
 def test_rows_go_from_the_best_configuration_to_the_worst_each_in_the_order_of_the_load(
     replay: Replay,
 ) -> None:
-    rows = inference_table(replay(), with_memory=False).rows
+    rows = inference_table(ReportView.of(replay())).rows
     assert len(rows) == 41
     best = [row for row in rows if row[3] == "alexnet_config_4"]
     assert [row[2] for row in best] == ["1", "2", "4", "8", "16", "32", "64", "128"][: len(best)]
@@ -126,7 +129,7 @@ def test_rows_go_from_the_best_configuration_to_the_worst_each_in_the_order_of_t
 
 
 def test_console_columns_are_aligned(two: Run) -> None:
-    lines = inference_table(two, with_memory=False).to_console().splitlines()
+    lines = inference_table(ReportView.of(two)).to_console().splitlines()
     assert lines[0] == "Models (Inference):"
     assert lines[1].index("Concurrency") == lines[2].index("4 ")
     assert lines[1].index("Satisfies") == lines[2].index("Yes") == lines[3].index("No")
@@ -142,17 +145,19 @@ def test_columns_are_those_that_were_asked_for(replay: Replay) -> None:
     table = [measured(f"alexnet_config_{n}", 10.0, 1.0, gpu=True) for n in ("default", "0")]
     run = replay(table, concurrency=(4,), run_config_search_max_instance_count=1, final_rounds=0)
     fields = ("model_config_path", "gpu_used_memory", "backend_parameter/threads", "perf_latency_p99")
-    chosen = inference_table(run, with_memory=True, fields=fields)
+    chosen = inference_table(ReportView.of(run, {"inference_output_fields": fields}))
     assert chosen.headers == (
         "Model Config Path", "GPU Memory Usage (MB)", "backend_parameter/threads", "p99 Latency (ms)",
     )  # fmt: skip
     assert chosen.rows[0] == ("alexnet_config_default", "6437.0", "", "1.0")
-    gpus = gpu_table(ReportView.of(run), ("gpu_uuid", "gpu_total_memory"))
+    gpus = gpu_table(ReportView.of(run, {"gpu_output_fields": ("gpu_uuid", "gpu_total_memory")}))
     assert gpus.headers == ("GPU UUID", "GPU Memory Available (MB)")
     assert gpus.rows[0] == ("GPU-1", "17179.9")
     server = ServerOnly(gpus=(GpuUse(uuid="GPU-1", used_bytes=1_000_000, total_bytes=2_000_000),))
     alone = Run(started=run.started, models=(), server_only=server, outcome="complete", elapsed_ns=0)
-    assert server_table(alone, with_memory=True, fields=("gpu_used_memory",)).rows == (("1.0",),)
+    assert server_table(ReportView.of(alone, {"server_output_fields": ("gpu_used_memory",)})).rows == (
+        ("1.0",),
+    )
 
 
 def test_cells_of_models_measured_together_have_the_whole_and_each_share(replay: Replay) -> None:
@@ -187,7 +192,7 @@ def test_cells_of_models_measured_together_have_the_whole_and_each_share(replay:
         repetitions=(),
     )
     together = replace(run, models=(replace(model, variants=(both,)),))
-    [row] = inference_table(together, with_memory=False).rows
+    [row] = inference_table(ReportView.of(together)).rows
     assert row[1:3] == ("1,2", "4,8")
     assert row[4:6] == ("1:GPU,2:GPU", "8,4")
     assert row[7:] == ("421.0, [184.5,236.5]", "20.6, [23.9,17.4]")
@@ -205,13 +210,13 @@ def test_loads_of_requests_a_second_have_their_own_column(replay: Replay) -> Non
         )
         for v in model.variants
     ]
-    table = inference_table(replace(run, models=(replace(model, variants=tuple(rated)),)), with_memory=False)
+    table = inference_table(ReportView.of(replace(run, models=(replace(model, variants=tuple(rated)),))))
     assert table.headers[2] == "Request Rate"
     assert table.rows[0][2] == "100"
 
 
 def test_on_a_narrow_terminal_a_table_says_once_what_is_the_same_in_every_row(two: Run) -> None:
-    table = inference_table(two, with_memory=False)
+    table = inference_table(ReportView.of(two))
     assert table.to_console(200) == table.to_console()
     lines = for_people(table).to_console(80).splitlines()
     assert lines == [
@@ -235,7 +240,7 @@ def test_a_terminal_shows_the_digits_of_the_reports_and_the_file_no_fewer() -> N
 
 
 def test_a_figure_that_no_row_has_is_not_among_what_they_share(two: Run) -> None:
-    table = inference_table(two, with_memory=True)
+    table = inference_table(ReportView.of(two, MEMORY))
     unseen = replace(table, rows=tuple((*row[:-1], "") for row in table.rows))
     assert "RAM Usage (MB) 98.8" in " ".join(table.to_console(80).split())
     assert "RAM" not in unseen.to_console(80)
@@ -243,7 +248,7 @@ def test_a_figure_that_no_row_has_is_not_among_what_they_share(two: Run) -> None
 
 def test_a_server_of_which_nothing_is_known_has_no_row(two: Run) -> None:
     unseen = replace(two, server_only=ServerOnly())
-    assert server_table(unseen, with_memory=True).rows == ()
+    assert server_table(ReportView.of(unseen, MEMORY)).rows == ()
 
 
 def test_rows_for_people_say_how_often_they_were_measured_and_what_was_not_stable(replay: Replay) -> None:
@@ -261,4 +266,4 @@ def test_rows_for_people_say_how_often_they_were_measured_and_what_was_not_stabl
     assert told["alexnet_config_4", "32"] == "6 times, best load"
     assert told["alexnet_config_4", "16"] == "once"
     assert told["alexnet_config_4", "1"] == "once, unstable"
-    assert "Measured" not in inference_table(run, with_memory=False).headers
+    assert "Measured" not in inference_table(ReportView.of(run)).headers

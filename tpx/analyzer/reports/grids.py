@@ -1,13 +1,13 @@
 """The tables of the page: their columns for a configuration under a load, and the rows of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tpx.analyzer.metrics import METRICS, joules_per_inference
-from tpx.analyzer.objectives import RankedVariant, compliance_of, gain_percent
+from tpx.analyzer.objectives import RankedVariant, gain_percent
 from tpx.analyzer.reports.charts import front_of
-from tpx.analyzer.reports.view import ModelView
+from tpx.analyzer.reports.view import ModelView, TableLine
 from tpx.analyzer.results.measurement import Measurement
 from tpx.analyzer.results.pooled import repeated
 from tpx.analyzer.variants import changed_parameters
@@ -24,19 +24,6 @@ _COMPLIANCE = {
 }
 LOPSIDED = 0.1
 """Asymmetry above which an interval is shown by its bounds, as a share of its half-width."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLine:
-    """The data of a table row: a configuration of a model under a load."""
-
-    view: ModelView
-    ranked: RankedVariant
-    measurement: Measurement
-
-    @property
-    def compliance(self) -> Compliance:
-        return compliance_of(self.measurement, self.view.verdict.goals)
 
 
 Shown = TableField[TableLine]

@@ -16,7 +16,6 @@ from tpx.analyzer.reports.charts import (
     short_name,
 )
 from tpx.analyzer.reports.grids import (
-    TableLine,
     configurations_grid,
     measurements_grid,
     repetitions_grid,
@@ -25,7 +24,7 @@ from tpx.analyzer.reports.grids import (
 )
 from tpx.analyzer.reports.json import embedded_text
 from tpx.analyzer.reports.recommendation import recommend, verdict_card
-from tpx.analyzer.reports.view import ModelView, ReportView
+from tpx.analyzer.reports.view import ModelView, ReportView, TableLine
 from tpx.analyzer.results.journal import ModelFailed
 from tpx.analyzer.results.measurement import TrialFailure, group_name
 from tpx.analyzer.results.run import ModelRun, Run, VariantRun

@@ -2,103 +2,90 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from tpx.analyzer.metrics import BACKEND_PARAMETER, BYTES_PER_MB, COLUMNS, METRICS, MeasuredMetric, ram_mb
-from tpx.analyzer.objectives import RankedVariant, rank
-from tpx.analyzer.reports.view import ReportView
-from tpx.analyzer.results.measurement import (
-    Configuration,
-    GpuUse,
-    LoadPoint,
-    Measurement,
-    Models,
-    group_name,
-)
+from tpx.analyzer.metrics import BACKEND_PARAMETER, BYTES_PER_MB, COLUMNS, METRICS, ram_mb
+from tpx.analyzer.reports.view import ReportView, TableLine
+from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, group_name
 from tpx.analyzer.results.pooled import Mean
-from tpx.analyzer.results.run import Run
 from tpx.protocol import model_config
 from tpx.report.digits import rounded
 from tpx.report.files import write_text
 from tpx.report.text import Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _MeasurementRow:
-    models: Models
-    ranked: RankedVariant
-    measurement: Measurement
-    passes: bool
-    gpu: GpuUse | None = None
-
-
-def inference_table(
-    run: Run, *, with_memory: bool, fields: Sequence[str] = (), marked: bool = False
-) -> Table:
-    """Return every measurement, best configuration first, each by load; `fields` replace the default columns.
+def inference_table(view: ReportView, *, marked: bool = False) -> Table:
+    """Return every measurement, best configuration first, each by load.
 
     `marked` adds how often each was measured, whether it was stable, and each configuration's best load.
     """
-    rows = list(_iter_rows(run))
-    tags = tuple(fields) or (
-        *("model_name", "batch_size", _choose_load_tag(rows), "model_config_path", "instance_group"),
+    lines = list(_iter_lines(view))
+    tags = view.fields("inference") or (
+        *("model_name", "batch_size", _choose_load_tag(lines), "model_config_path", "instance_group"),
         *("max_batch_size", "satisfies_constraints", "perf_throughput", "perf_latency_p99"),
-        *(tag for tag in _TOKENS if any(METRICS[tag].value(r.measurement) is not None for r in rows)),
-        *(("cpu_used_ram",) if with_memory else ()),
+        *(tag for tag in _TOKENS if any(METRICS[tag].value(r.measurement) is not None for r in lines)),
+        *(("cpu_used_ram",) if view.collects_memory else ()),
     )
-    return _build_table("Models (Inference)", rows, (*tags, *((_MEASURED,) if marked else ())))
+    return _build_table("Models (Inference)", lines, (*tags, *((_MEASURED,) if marked else ())))
 
 
-def gpu_table(view: ReportView, fields: Sequence[str] = ()) -> Table:
+def gpu_table(view: ReportView) -> Table:
     """Return every measurement on every GPU; no rows without a readable GPU, or for CPU-only models."""
-    plain = list(_iter_rows(view.run))
-    rows = [replace(r, gpu=gpu) for r in plain if view.shows_gpus(r.models) for gpu in r.measurement.gpus]
-    tags = tuple(fields) or (
+    plain = list(_iter_lines(view))
+    lines = [replace(r, gpu=gpu) for r in plain if r.view.gpus for gpu in r.measurement.gpus]
+    tags = view.fields("gpu") or (
         *("model_name", "gpu_uuid", "batch_size", _choose_load_tag(plain), "model_config_path"),
         *("instance_group", "satisfies_constraints", *_GPU),
     )
-    return _build_table("Models (GPU Metrics)", rows, tags)
+    return _build_table("Models (GPU Metrics)", lines, tags)
 
 
-def server_table(run: Run, *, with_memory: bool, fields: Sequence[str] = ()) -> Table:
-    """Return the server without models, one row per GPU; `with_memory` adds its RAM, even without a GPU."""
-    tags = tuple(fields) or ("model_name", "gpu_uuid", *_GPU, *(("cpu_used_ram",) if with_memory else ()))
-    server = run.server_only
+def server_table(view: ReportView) -> Table:
+    """Return the server without models, one row per GPU; its RAM is collected even without a GPU."""
+    memory = ("cpu_used_ram",) if view.collects_memory else ()
+    tags = view.fields("server") or ("model_name", "gpu_uuid", *_GPU, *memory)
+    server = view.run.server_only
     gpus: tuple[GpuUse | None, ...] = server.gpus if server else ()
     ram = "" if server is None else _format_rounded(ram_mb(server.memory))
     if ram and not gpus and "cpu_used_ram" in tags:
         gpus = (None,)
     return Table(
         title="Server Only",
-        headers=tuple(_find_header(tag) for tag in tags),
+        headers=tuple(map(_find_header, tags)),
         rows=tuple(tuple(_format_server_cell(tag, gpu, ram) for tag in tags) for gpu in gpus),
     )
 
 
-def _build_table(title: str, rows: Sequence[_MeasurementRow], tags: Sequence[str]) -> Table:
+def _iter_lines(view: ReportView) -> Iterator[TableLine]:
+    for model in view.models:
+        for ranked in model.verdict.ranking:
+            for measurement in ranked.by_load:
+                yield TableLine(view=model, ranked=ranked, measurement=measurement)
+
+
+def _build_table(title: str, lines: Sequence[TableLine], tags: Sequence[str]) -> Table:
     return Table(
         title=title,
-        headers=tuple(_find_header(tag) for tag in tags),
-        rows=tuple(tuple(_format_cell(tag, row) for tag in tags) for row in rows),
+        headers=tuple(map(_find_header, tags)),
+        rows=tuple(tuple(_format_cell(tag, line) for tag in tags) for line in lines),
         minor=frozenset({tags.index("model_name")} if {"model_name", "model_config_path"} <= {*tags} else ()),
     )
 
 
-def _format_cell(tag: str, row: _MeasurementRow) -> str:
+def _format_cell(tag: str, line: TableLine) -> str:
     if tag.startswith(BACKEND_PARAMETER):
-        own, key = row.ranked.run.configuration, tag.removeprefix(BACKEND_PARAMETER)
+        own, key = line.ranked.run.configuration, tag.removeprefix(BACKEND_PARAMETER)
         parameters = model_config.parse(own.text, own.variant.name).parameters
         return str(parameters[key].string_value) if key in parameters else ""
     if tag in _CELLS:
-        return _CELLS[tag](row)
-    return _format_gpu_cell(tag, row) if tag in _GPU_VALUES else _format_figure(METRICS[tag], row.measurement)
-
-
-def _format_figure(measured: MeasuredMetric, measurement: Measurement) -> str:
-    """Return the total, and the share of each of several models: `421.0, [184.5,236.5]`."""
-    total = _format_rounded(measured.value(measurement))
-    each = [_format_rounded(measured.value(member)) for member in measurement.members]
+        return _CELLS[tag](line)
+    if tag in _GPU_VALUES:
+        return _format_gpu_cell(tag, line)
+    total, *each = (
+        _format_rounded(METRICS[tag].value(m)) for m in (line.measurement, *line.measurement.members)
+    )
+    # the share of each of several models: `421.0, [184.5,236.5]`
     return f"{total}, [{','.join(each)}]" if any(each) else total
 
 
@@ -108,26 +95,26 @@ def _is_ensemble(configuration: Configuration) -> bool:
     return bool(parsed.HasField("ensemble_scheduling"))
 
 
-def _join_values(row: _MeasurementRow, value: Callable[[Configuration], object]) -> str:
+def _join_values(line: TableLine, value: Callable[[Configuration], object]) -> str:
     """Return the value of the configuration, or those of models measured together or in an ensemble."""
-    configuration = row.ranked.run.configuration
-    apart = configuration.members and (row.measurement.members or _is_ensemble(configuration))
+    configuration = line.ranked.run.configuration
+    apart = configuration.members and (line.measurement.members or _is_ensemble(configuration))
     return ",".join(str(value(one)) for one in (configuration.members if apart else (configuration,)))
 
 
-def _format_names(row: _MeasurementRow) -> str:
+def _format_names(line: TableLine) -> str:
     """Return the variant's name; `a_config_5,b_config_4`; `e_config_1: a_config_0, ...` of an ensemble."""
-    configuration = row.ranked.run.configuration
+    configuration = line.ranked.run.configuration
     members = [member.variant.name for member in configuration.members]
-    if row.measurement.members:
+    if line.measurement.members:
         return ",".join(members)
     if members and _is_ensemble(configuration):
-        return f"{row.ranked.name}: {', '.join(members)}"
-    return row.ranked.name
+        return f"{line.ranked.name}: {', '.join(members)}"
+    return line.ranked.name
 
 
-def _list_loads(row: _MeasurementRow) -> Sequence[LoadPoint]:
-    load = row.measurement.load
+def _list_loads(line: TableLine) -> Sequence[LoadPoint]:
+    load = line.measurement.load
     return load.members or (load,)
 
 
@@ -135,16 +122,16 @@ _MEASURED = "Measured"
 """A column in addition to Model Analyzer's; its own header."""
 
 
-def _describe_certainty(row: _MeasurementRow) -> str:
+def _describe_certainty(line: TableLine) -> str:
     """Return `6 times`, `once`, `once, unstable`, and `6 times, best load`."""
-    point = row.measurement
+    point = line.measurement
     times = f"{len(point.samples)} times" if isinstance(point, Mean) else "once"
-    best = point is row.ranked.figures and len(row.ranked.ordered) > 1
+    best = point is line.ranked.figures and len(line.ranked.ordered) > 1
     return times + ("" if point.stable else ", unstable") + (", best load" if best else "")
 
 
-_CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
-    "model_name": lambda r: group_name(r.models),
+_CELLS: Mapping[str, Callable[[TableLine], str]] = {
+    "model_name": lambda r: group_name(r.view.verdict.run.models),
     "gpu_uuid": lambda r: r.gpu.uuid if r.gpu else "",
     "batch_size": lambda r: ",".join(str(load.batch_size) for load in _list_loads(r)),
     "concurrency": lambda r: ",".join(str(p.value) for p in _list_loads(r) if p.kind == "concurrency"),
@@ -153,7 +140,7 @@ _CELLS: Mapping[str, Callable[[_MeasurementRow], str]] = {
     # the model's own instances, without those of the models that business logic calls
     "instance_group": lambda r: _join_values(r, lambda one: one.instance_group.partition("; ")[0]),
     "max_batch_size": lambda r: _join_values(r, lambda one: one.max_batch_size),
-    "satisfies_constraints": lambda r: "Yes" if r.passes else "No",
+    "satisfies_constraints": lambda r: "Yes" if r.measurement in r.ranked.passing else "No",
     _MEASURED: _describe_certainty,
 }
 _GPU = ("gpu_used_memory", "gpu_utilization", "gpu_power_usage")
@@ -172,9 +159,9 @@ _TOKENS = (
 _SERVER = "triton-server"
 
 
-def _format_gpu_cell(tag: str, row: _MeasurementRow) -> str:
+def _format_gpu_cell(tag: str, line: TableLine) -> str:
     """Return the figure of the row's GPU; without one, memory is summed over all GPUs, the rest averaged."""
-    gpus = row.measurement.gpus if row.gpu is None else (row.gpu,)
+    gpus = line.measurement.gpus if line.gpu is None else (line.gpu,)
     known = [value for gpu in gpus if (value := _GPU_VALUES[tag](gpu)) is not None]
     if not known:
         return ""
@@ -195,21 +182,10 @@ def _find_header(tag: str) -> str:
     return METRICS[tag].header if tag in METRICS else COLUMNS.get(tag, tag)
 
 
-def _choose_load_tag(rows: Sequence[_MeasurementRow]) -> str:
+def _choose_load_tag(lines: Sequence[TableLine]) -> str:
     """Return the load column: request_rate if all loads are request rates, otherwise concurrency."""
-    loads = [load for row in rows for load in _list_loads(row)]
-    return "request_rate" if loads and all(load.kind == "request_rate" for load in loads) else "concurrency"
-
-
-def _iter_rows(run: Run) -> Iterator[_MeasurementRow]:
-    goals = run.started.goals
-    for model in run.models:
-        for ranked in rank(model, goals):
-            for measurement in ranked.by_load:
-                passes = measurement in ranked.passing
-                yield _MeasurementRow(
-                    models=model.models, ranked=ranked, measurement=measurement, passes=passes
-                )
+    kinds = {load.kind for line in lines for load in _list_loads(line)}
+    return "request_rate" if kinds == {"request_rate"} else "concurrency"
 
 
 def _format_rounded(value: float | None) -> str:
@@ -237,18 +213,15 @@ def for_people(table: Table) -> Table:
 
 def tables_of(view: ReportView, *, marked: bool = False) -> Mapping[str, Table]:
     """Return the tables of inference, GPUs and the server without models, by the names of their CSV files."""
-    run, settings = view.run, view.settings
-    memory = bool(settings.get("collect_cpu_metrics", False))
-    inference, gpu, server = (
-        tuple(settings.get(f"{kind}_output_fields", ())) for kind in ("inference", "gpu", "server")
-    )
     tables = {
-        "model-inference": inference_table(run, with_memory=memory, fields=inference, marked=marked),
-        "model-gpu": gpu_table(view, gpu),
-        "server-only": server_table(run, with_memory=memory, fields=server),
+        "model-inference": inference_table(view, marked=marked),
+        "model-gpu": gpu_table(view),
+        "server-only": server_table(view),
     }
     names = {kind: f"filename_{kind.replace('-', '_')}" for kind in tables}
-    return {str(settings.get(names[kind], f"metrics-{kind}.csv")): table for kind, table in tables.items()}
+    return {
+        str(view.settings.get(names[kind], f"metrics-{kind}.csv")): table for kind, table in tables.items()
+    }
 
 
 def write_csv(view: ReportView, directory: Path) -> tuple[Path, ...]:

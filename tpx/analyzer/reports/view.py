@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from tpx.analyzer.metrics import joules_per_inference
-from tpx.analyzer.objectives import RankedVariant
+from tpx.analyzer.objectives import RankedVariant, compliance_of
 from tpx.analyzer.reports.charts import Mode, Plot
-from tpx.analyzer.results.measurement import Measurement, Models, ServerOnly
+from tpx.analyzer.results.measurement import GpuUse, Measurement, Models, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge
+from tpx.perf.objectives import Compliance
 from tpx.report.chart import STYLES
 
 MOST_MEASUREMENTS = 600
@@ -97,6 +98,15 @@ class ReportView:
         goals = self.run.started.goals
         return tuple(ModelView(report=self, verdict=judge(m, goals)) for m in self.run.models)
 
+    @property
+    def collects_memory(self) -> bool:
+        """True if tables have the server's memory."""
+        return bool(self.settings.get("collect_cpu_metrics", False))
+
+    def fields(self, table: str) -> tuple[str, ...]:
+        """Return the tags of the columns that the options choose for `inference`, `gpu` or `server`."""
+        return tuple(self.settings.get(f"{table}_output_fields", ()))
+
     def shows_gpus(self, models: Models) -> bool:
         """Return True if GPU figures are relevant for a model, or for one of several."""
         if self.settings.get("always_report_gpu_metrics"):
@@ -149,3 +159,18 @@ class ModelView:
     def chart_styles(self) -> Mapping[str, int]:
         """Style index of each configuration that the charts show."""
         return {ranked.name: index % STYLES for index, ranked in enumerate(self.in_detail)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLine:
+    """The data of a table row: a configuration of a model under a load."""
+
+    view: ModelView
+    ranked: RankedVariant
+    measurement: Measurement
+    gpu: GpuUse | None = None
+    """The only GPU that the row is about; None for all."""
+
+    @property
+    def compliance(self) -> Compliance:
+        return compliance_of(self.measurement, self.view.verdict.goals)
