@@ -58,7 +58,7 @@ class Column:
 class TableRow:
     """A table row and its highlighting."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell, ...] = ()
     emphasis: str = ""
     """`best`, `default` or empty."""
     kept: bool = True

@@ -1,7 +1,7 @@
 """Typed table columns: the displayed text and the sort key of a record's value."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from tpx.report.digits import latency, rounded
@@ -33,19 +33,29 @@ def text_cell(text: str, flag: str = "") -> Cell:
     return Cell(text=text, sort=text, flag=flag)
 
 
-def quantity(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
+def quantity(
+    header: str,
+    value: Value[R],
+    *,
+    hint: str = "",
+    minor: bool = False,
+    written: Callable[[float], str] = rounded,
+) -> TableField[R]:
     """Return a column of a measured figure, rounded for display."""
-    return _make_numeric_field(header, value, rounded, hint, minor=minor)
+    return TableField(
+        column=Column(header=header, numeric=True, hint=hint, minor=minor),
+        cell=lambda record: number(value(record), written),
+    )
 
 
-def count(header: str, value: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
+def count(header: str, value: Value[R]) -> TableField[R]:
     """Return a column of exact counts or settings."""
-    return _make_numeric_field(header, value, lambda found: f"{found:,.10g}", hint, minor=minor)
+    return quantity(header, value, written="{:,.10g}".format)
 
 
-def duration(header: str, value_ns: Value[R], *, hint: str = "", minor: bool = False) -> TableField[R]:
+def duration(header: str, value_ns: Value[R], *, minor: bool = False) -> TableField[R]:
     """Return a column of durations, each in us or ms."""
-    return _make_numeric_field(header, value_ns, latency, hint, minor=minor)
+    return quantity(header, value_ns, minor=minor, written=latency)
 
 
 def text(
@@ -57,33 +67,28 @@ def text(
     )
 
 
-def _make_numeric_field(
-    header: str, value: Value[R], written: Callable[[float], str], hint: str, *, minor: bool
-) -> TableField[R]:
-    return TableField(
-        column=Column(header=header, numeric=True, hint=hint, minor=minor),
-        cell=lambda record: number(value(record), written),
-    )
-
-
 def table(
     key: str,
     caption: str,
     fields: Iterable[TableField[R]],
     records: Sequence[R],
-    emphasis: Callable[[R], str] = lambda _: "",
+    style: Callable[[R], TableRow] = lambda _: TableRow(),
+    *,
+    filtered: bool = False,
 ) -> DataTable | None:
-    """Return a table with one row per record, without columns that are always empty; None without records."""
+    """Return a table with one row per record, without columns that are always empty; None without records.
+
+    `style` returns the highlighting of a record's row, and whether a filter shows it.
+    """
     if not records:
         return None
     made = [(field.column, [field.cell(record) for record in records]) for field in fields]
     known = [(column, cells) for column, cells in made if any(cell.text != NO_VALUE for cell in cells)]
+    rows = zip(*(cells for _, cells in known), strict=True)
     return DataTable(
         key=key,
         caption=caption,
         columns=tuple(column for column, _ in known),
-        rows=tuple(
-            TableRow(cells=tuple(cells[i] for _, cells in known), emphasis=emphasis(record))
-            for i, record in enumerate(records)
-        ),
+        rows=tuple(replace(style(r), cells=cells) for r, cells in zip(records, rows, strict=True)),
+        filtered=filtered,
     )

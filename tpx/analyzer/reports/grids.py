@@ -1,6 +1,6 @@
 """The tables of the page: their columns for a configuration under a load, and the rows of each."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from tpx.analyzer.variants import changed_parameters
 from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import LARGEST_PERCENT, MICROSECONDS, change, change_range, in_unit, rounded
-from tpx.report.document import Cell, Column, DataTable
+from tpx.report.document import Cell, Column, DataTable, TableRow
 from tpx.report.table import TableField, count, number, quantity, table, text, text_cell
 
 _COMPLIANCE = {
@@ -109,17 +109,11 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
     """
     yield TableField(
         column=Column(header="Instances", numeric=True),
-        cell=lambda line: Cell(
-            text=line.ranked.run.configuration.instance_group,
-            sort=repr(line.ranked.run.configuration.instances),
-            numeric=True,
-        ),
+        cell=lambda line: number(line.configuration.instances, lambda _: line.configuration.instance_group),
     )
-    if any(line.ranked.run.configuration.max_batch_size for line in lines):
-        yield count("Max batch", lambda line: line.ranked.run.configuration.max_batch_size)
-        yield text(
-            "Dynamic batching", lambda line: "on" if line.ranked.run.configuration.dynamic_batching else "off"
-        )
+    if any(line.configuration.max_batch_size for line in lines):
+        yield count("Max batch", lambda line: line.configuration.max_batch_size)
+        yield text("Dynamic batching", lambda line: "on" if line.configuration.dynamic_batching else "off")
     for name in dict.fromkeys(name for line in lines for name in changed_parameters(line.ranked.run.variant)):
         yield text(name, partial(_show_parameter, name))
 
@@ -128,26 +122,20 @@ def _show_parameter(name: str, line: TableLine) -> str:
     return changed_parameters(line.ranked.run.variant).get(name, "default")
 
 
-_TIMES: Shown = text(
-    "Measured", lambda line: f"{len(line.ranked.settled.samples)} times" if line.ranked.settled else "once"
-)
-"""How often each figure was measured, if some are means of final rounds."""
-
-
 def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tuple[Shown, ...]:
     """Return the columns of the load; the batch size only if not always one, or if it comes first."""
 
     def batch_cell(line: TableLine) -> Cell:
         load = line.measurement.load
-        sizes = load.batch_sizes
-        shown = f"{load.batch_size:,}" if len(set(sizes)) == 1 else "+".join(map(str, sizes))
-        return Cell(text=shown, sort=repr(float(load.batch_size)), numeric=True)
+        alike = len(set(load.batch_sizes)) == 1
+        return number(
+            load.batch_size, "{:,}".format if alike else lambda _: "+".join(map(str, load.batch_sizes))
+        )
 
     def load_cell(line: TableLine) -> Cell:
         load = line.measurement.load
         parts = "+".join(f"{part.value:,.10g}" for part in load.members or (load,))
-        title = str(load) if load.members else ""
-        return Cell(text=parts, sort=repr(float(load.value)), numeric=True, title=title)
+        return replace(number(load.value, lambda _: parts), title=str(load) if load.members else "")
 
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
@@ -172,45 +160,54 @@ def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
         )
 
 
+_LATENCIES = (
+    ("avg", "mean latency of a request", False),
+    ("p50", "latency that half of the requests do not exceed", True),
+    ("p90", "latency that 90 of 100 requests do not exceed", True),
+    ("p95", "latency that 95 of 100 requests do not exceed", True),
+    ("p99", "latency that 99 of 100 requests do not exceed", False),
+)
+"""Statistics of the latency: header, hint, and whether the column is minor."""
+_TOKENS = {
+    "time_to_first_token_p99": "first token p99",
+    "inter_token_latency_p99": "between tokens p99",
+    "output_token_throughput": "tokens/s",
+    "output_token_throughput_per_user": "tokens/s of a user",
+    "goodput": "goodput/s",
+}
+"""Headers of language models' metrics."""
+
+
 def latency_columns(*, few: bool = False) -> Iterator[Shown]:
     """Yield latencies of requests and of language models' tokens; with `few`, neither p90 nor p95."""
-    yield measured("perf_latency_avg", "avg", "mean latency of a request")
-    yield measured("perf_latency_p50", "p50", "latency that half of the requests do not exceed", minor=True)
-    for p in () if few else (90, 95):
-        hint = f"latency that {p} of 100 requests do not exceed"
-        yield measured(f"perf_latency_p{p}", f"p{p}", hint, minor=True)
-    yield measured("perf_latency_p99", "p99", "latency that 99 of 100 requests do not exceed")
-    for tag, header in (
-        ("time_to_first_token_p99", "first token p99"),
-        ("inter_token_latency_p99", "between tokens p99"),
-        ("output_token_throughput", "tokens/s"),
-        ("output_token_throughput_per_user", "tokens/s of a user"),
-        ("goodput", "goodput/s"),
-    ):
-        yield measured(tag, header, METRICS[tag].header)
+    for name, hint, minor in _LATENCIES:
+        if not few or name not in ("p90", "p95"):
+            yield measured(f"perf_latency_{name}", name, hint, minor=minor)
+    yield from map(_token_column, _TOKENS)
+
+
+def _token_column(tag: str) -> Shown:
+    return measured(tag, _TOKENS[tag], METRICS[tag].header)
 
 
 def resource_columns(view: ModelView) -> Iterator[Shown]:
     """Yield memory, utilization, energy and cost."""
+
+    def derived(header: str, hint: str, value: Callable[[Measurement], float | None]) -> Shown:
+        return quantity(header, lambda line: value(line.measurement), hint=hint)
+
+    prices = view.report.prices
     yield measured("cpu_used_ram", "RAM MB", "the most memory that the server held for itself")
     if view.gpus:
+        above_idle = "GPU memory above that of the server without models"
         yield measured("gpu_used_memory", "GPU MB", "the most memory used on all GPUs together")
         yield measured("gpu_utilization", "GPU %", "mean utilization")
-    prices = view.report.prices
-    figures: Iterable[tuple[str, str, Callable[[Measurement], float | None]]] = (
-        ("GPU +MB", "GPU memory above that of the server without models", prices.gpu_above_idle_mb),
-        ("CPU %", "processor time of the server, in percent of one processor", lambda m: m.cpu_percent),
-        ("J/inf", "joules per inference: mean power divided by throughput", joules_per_inference),
-        ("J/inf net", "the same without the power of the idle machine", prices.joules_above_idle),
-        ("cost/1M", "cost of a million inferences, by the price per hour", prices.cost_per_million),
-    )
-    for header, hint, value in figures:
-        if view.gpus or not header.startswith("GPU"):
-            yield quantity(header, partial(_read_value, value), hint=hint)
-
-
-def _read_value(value: Callable[[Measurement], float | None], line: TableLine) -> float | None:
-    return value(line.measurement)
+        yield derived("GPU +MB", above_idle, prices.gpu_above_idle_mb)
+    one = "processor time of the server, in percent of one processor"
+    yield derived("CPU %", one, lambda m: m.cpu_percent)
+    yield derived("J/inf", "joules per inference: mean power divided by throughput", joules_per_inference)
+    yield derived("J/inf net", "the same without the power of the idle machine", prices.joules_above_idle)
+    yield derived("cost/1M", "cost of a million inferences, by the price per hour", prices.cost_per_million)
 
 
 def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> Iterator[Shown]:
@@ -257,9 +254,10 @@ def users_grid(key: str, view: ModelView) -> DataTable | None:
     for line in sorted(every, key=speeds, reverse=True):
         if speeds(line)[1] > (speeds(lines[-1])[1] if lines else 0.0):
             lines.append(line)
-    figures = ("tokens/s", "tokens/s of a user", "first token p99", "between tokens p99")
-    wanted = {shown.column.header: shown for shown in latency_columns(few=True)}
-    columns = (NAME, *configuration_columns(lines), *load_columns(lines), *(wanted[name] for name in figures))
+    tokens = ("output_token_throughput", "output_token_throughput_per_user")
+    times = ("time_to_first_token_p99", "inter_token_latency_p99")
+    figures = map(_token_column, (*tokens, *times))
+    columns = (NAME, *configuration_columns(lines), *load_columns(lines), *figures)
     return table(key, "The most tokens for all users first", columns, lines)
 
 
@@ -267,6 +265,9 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
     """Return one row per configuration, at its best load; some carry the chart's markers."""
     ranking = view.verdict.ranking
     lines = [TableLine(view=view, ranked=ranked, measurement=ranked.figures) for ranked in ranking]
+    times: Shown = text(
+        "Measured", lambda line: f"{len(r.samples)} times" if (r := line.ranked.settled) else "once"
+    )
     columns = (
         LINKED_NAME,
         *configuration_columns(lines),
@@ -278,18 +279,18 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         *resource_columns(view),
         *verdict_columns(lines, view.verdict.alike),
         *_answers_column(view),
-        *([_TIMES] if any(line.ranked.settled for line in lines) else ()),
+        *([times] if any(line.ranked.settled for line in lines) else ()),
     )
     best = view.verdict.recommended or (ranking[0].name if ranking and ranking[0].satisfies else "")
     kept = {r.name for r in (*view.in_detail, *(spot[0] for spot in front_of(ranking)))} | {best}
 
-    def emphasis(line: TableLine) -> str:
-        if line.ranked.name == best:
-            return "best"
-        return "default" if line.ranked.run.variant.is_default else ""
+    def style(line: TableLine) -> TableRow:
+        default = "default" if line.ranked.run.variant.is_default else ""
+        emphasis = "best" if line.ranked.name == best else default
+        return replace(_style_row(line, kept), emphasis=emphasis)
 
-    made = table(key, "Each configuration at its best load, the best first", columns, lines, emphasis)
-    return _add_row_filter(made, lines, kept)
+    caption = "Each configuration at its best load, the best first"
+    return table(key, caption, columns, lines, style, filtered=True)
 
 
 def measurements_grid(key: str, view: ModelView) -> DataTable | None:
@@ -300,15 +301,17 @@ def measurements_grid(key: str, view: ModelView) -> DataTable | None:
         caption = f"The first {most} of {len(lines)} measurements; all of them are in the JSON of the run"
     shown = lines[:most]
     columns = (NAME, *_iter_measurement_columns(shown, view), *verdict_columns(shown))
-    return _add_row_filter(
-        table(key, caption, columns, shown, _mark_best_load),
-        shown,
-        {ranked.name for ranked in view.in_detail},
+    kept = {ranked.name for ranked in view.in_detail}
+    return table(key, caption, columns, shown, lambda line: _style_row(line, kept), filtered=True)
+
+
+def _style_row(line: TableLine, kept: Container[str] = ()) -> TableRow:
+    """Return a row that a filter shows if its configuration is in `kept`; the best load is marked."""
+    return TableRow(
+        emphasis="best" if line.measurement is line.ranked.figures else "",
+        kept=line.ranked.name in kept,
+        passes=line.compliance is not Compliance.VIOLATED,
     )
-
-
-def _mark_best_load(line: TableLine) -> str:
-    return "best" if line.measurement is line.ranked.figures else ""
 
 
 def repetitions_grid(key: str, view: ModelView, alone: RankedVariant | None = None) -> DataTable | None:
@@ -336,7 +339,7 @@ def loads_grid(key: str, view: ModelView, ranked: RankedVariant) -> DataTable | 
         "Every load of this configuration",
         (*_iter_measurement_columns(lines, view, batch_first=offline), *verdict_columns(lines)),
         lines,
-        _mark_best_load,
+        _style_row,
     )
 
 
@@ -365,14 +368,3 @@ def _iter_measurement_columns(
     yield measured("perf_server_queue", "queue", "mean time of a request in the server's queue", minor=True)
     yield measured("perf_server_compute_infer", "compute", "mean time of a request in the model", minor=True)
     yield from resource_columns(view)
-
-
-def _add_row_filter(made: DataTable | None, lines: Sequence[TableLine], kept: set[str]) -> DataTable | None:
-    """Return the table with a row filter, initially showing the configurations in `kept`."""
-    if made is None:
-        return None
-    rows = tuple(
-        replace(row, kept=line.ranked.name in kept, passes=line.compliance is not Compliance.VIOLATED)
-        for row, line in zip(made.rows, lines, strict=True)
-    )
-    return replace(made, rows=rows, filtered=True)

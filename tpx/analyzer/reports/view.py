@@ -10,7 +10,7 @@ from typing import Any, Self
 from tpx.analyzer.metrics import joules_per_inference
 from tpx.analyzer.objectives import RankedVariant, compliance_of
 from tpx.analyzer.reports.charts import Mode, Plot
-from tpx.analyzer.results.measurement import GpuUse, Measurement, Models, ServerOnly
+from tpx.analyzer.results.measurement import Configuration, GpuUse, Measurement, Models, ServerOnly
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import ModelVerdict, judge
 from tpx.perf.objectives import Compliance
@@ -170,6 +170,10 @@ class TableLine:
     measurement: Measurement
     gpu: GpuUse | None = None
     """The only GPU that the row is about; None for all."""
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.ranked.run.configuration
 
     @property
     def compliance(self) -> Compliance:

@@ -7,7 +7,7 @@ from tpx.perf.report.level_text import TOKEN_TIMES
 from tpx.perf.report.model import Report, percentile_name
 from tpx.perf.results import LevelResult, MemberFigures, ServerBreakdown, StreamFigure, Streaming
 from tpx.perf.statistics.summaries import LatencySummary
-from tpx.report.document import Cell, DataTable
+from tpx.report.document import Cell, DataTable, TableRow
 from tpx.report.table import R, TableField, count, duration, quantity, table, text
 
 
@@ -36,7 +36,7 @@ def levels_grid(report: Report) -> DataTable | None:
             ),
         ],
         report.levels,
-        lambda r: "best" if r is report.best else "",
+        lambda r: TableRow(emphasis="best" if r is report.best else ""),
     )
 
 
