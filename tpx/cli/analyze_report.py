@@ -25,9 +25,8 @@ from tpx.errors import UsageError
 from tpx.options import build, fields_of, from_argv, nearest
 from tpx.perf.compare import difference_json
 from tpx.perf.report.comparison import Against, Compared
-from tpx.report.files import write_text
-from tpx.report.html import render
-from tpx.report.pdf import require_typst, write_pdf
+from tpx.report import html, pdf
+from tpx.report.files import write_file
 from tpx.sources import read_file, read_flags, values_of
 
 
@@ -37,7 +36,7 @@ def report(argv: Sequence[str]) -> int:
     path = journal_of(config.checkpoint_directory or config.export_path)
     run = Run.from_records(read_last_run(path))
     if "pdf" in config.output_formats:
-        require_typst()
+        pdf.require_typst()
     (_write_variant_reports if config.report_model_configs else _write_run_reports)(
         _make_view(run, config), config
     )
@@ -124,11 +123,8 @@ def _write_variant(view: ReportView, name: str, written: str) -> tuple[Path, ...
     if written == "csv":
         return write_csv(replace(view, run=_select_variant(view.run, name)), place)
     path = place / f"detailed_report.{written}"
-    document = build_detail(view, name)
-    if written == "html":
-        write_text(path, render(document), parents=True)
-    else:
-        write_pdf(document, path)
+    render = html.render if written == "html" else pdf.render
+    write_file(path, render(build_detail(view, name)), parents=True)
     return (path,)
 
 

@@ -1,8 +1,8 @@
 """Writing a report's files: each completely or not at all, and a failure does not affect the others."""
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,22 +22,24 @@ class OutputFile:
     write: Callable[[Path], None]
 
 
-def text_output(
-    label: str, path: Path | None, text: Callable[[], str], *, parents: bool = False
+def file_output(
+    label: str, path: Path | None, content: Callable[[], str | bytes], *, parents: bool = False
 ) -> OutputFile:
-    """Return an output whose text is generated when it is written."""
-    return OutputFile(label=label, path=path, write=lambda place: write_text(place, text(), parents=parents))
+    """Return an output whose content is generated when it is written; `parents` creates directories."""
+    return OutputFile(
+        label=label, path=path, write=lambda place: write_file(place, content(), parents=parents)
+    )
 
 
 def write_each(outputs: Iterable[OutputFile]) -> tuple[tuple[str, Path], ...]:
     """Write the requested files; return labels and paths. Raises MeasurementError naming what failed."""
     written, problems = [], []
-    for output in outputs:
-        if output.path is None:
+    for each in outputs:
+        if each.path is None:
             continue
         try:
-            output.write(output.path)
-            written.append((output.label, output.path))
+            each.write(each.path)
+            written.append((each.label, each.path))
         except TpxError as exc:
             problems.append(str(exc))
     if problems:
@@ -45,29 +47,36 @@ def write_each(outputs: Iterable[OutputFile]) -> tuple[tuple[str, Path], ...]:
     return tuple(written)
 
 
-def write_text(path: Path, text: str, *, parents: bool = False) -> None:
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert an OSError into a MeasurementError that names the file."""
+    try:
+        yield
+    except OSError as exc:
+        raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
+
+
+def write_file(path: Path, content: str | bytes, *, parents: bool = False) -> None:
     """Write a file, whole or not at all if new. Raises MeasurementError; `parents` creates directories."""
     fresh = not path.exists()
-    try:
+    with writing(path):
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as exc:
-        if fresh:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-        raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
+        try:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        except OSError:
+            if fresh:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise
 
 
 def step_summary(path: Path | None, text: Callable[[], str]) -> OutputFile:
     """Return the output that appends Markdown to a job's page, which other steps also write to."""
 
     def append(place: Path) -> None:
-        try:
-            with place.open("a", encoding="utf-8") as file:
-                file.write(text())
-        except OSError as exc:
-            raise MeasurementError(f"cannot write {place}: {exc.strerror}") from exc
+        with writing(place), place.open("a", encoding="utf-8") as file:
+            file.write(text())
 
     return OutputFile(label="Step summary", path=path, write=append)
 

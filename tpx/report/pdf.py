@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tpx.errors import MeasurementError, Unsupported
+from tpx.errors import Unsupported
 from tpx.report.chart import Chart
 from tpx.report.document import Block, Column, DataTable, Details, Document, Group
 from tpx.report.html import TEMPLATES, columns, legend, rows, standalone, svg
@@ -26,8 +26,8 @@ def require_typst() -> None:
         raise Unsupported("no PDF: typst is not installed, add it with: pip install 'tpx[report]'") from exc
 
 
-def write_pdf(document: Document, path: Path) -> None:
-    """Write tagged A4 pages. Raises Unsupported if typst is missing, MeasurementError if not writable."""
+def render(document: Document) -> bytes:
+    """Return the document as tagged A4 pages. Raises Unsupported if typst is missing."""
     require_typst()
     import typst
 
@@ -53,16 +53,12 @@ def write_pdf(document: Document, path: Path) -> None:
     # without the sans-serif font typst uses its own serif font
     package = importlib.util.find_spec(FONT_PACKAGE)
     fonts = [Path(package.origin).parent / "files"] if package is not None and package.origin else []
-    content = typst.compile(
+    content: bytes = typst.compile(
         TEMPLATES / "report.typ",
         font_paths=fonts,
         sys_inputs={"document": msgspec.json.encode(data).decode()},
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    except OSError as exc:
-        raise MeasurementError(f"cannot write {path}: {exc.strerror or exc}") from exc
+    return content
 
 
 def _select_printed(blocks: Sequence[Block]) -> tuple[Block, ...]:

@@ -20,7 +20,7 @@ from tpx.errors import MeasurementError
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import rounded
 from tpx.report.document import Statement
-from tpx.report.files import write_text
+from tpx.report.files import write_file
 
 Replay = Callable[..., Run]
 
@@ -171,7 +171,7 @@ def test_no_measurement_at_all_still_makes_a_page(replay: Replay) -> None:
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasurementError, match="cannot write"):
-        write_text(tmp_path / "file" / "report.html", "<html>", parents=True)
+        write_file(tmp_path / "file" / "report.html", "<html>", parents=True)
 
 
 @pytest.mark.parametrize(

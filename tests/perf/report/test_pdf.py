@@ -13,11 +13,11 @@ from tpx.errors import MeasurementError
 from tpx.perf.report.files import write_files
 from tpx.perf.report.model import Report
 from tpx.perf.report.page import build
-from tpx.report.pdf import write_pdf
+from tpx.report.pdf import render
 
 
 def printed(made: Report, path: Path) -> str:
-    write_pdf(build(made, ["-m", "net", "--header", "a b"]), path)
+    path.write_bytes(render(build(made, ["-m", "net", "--header", "a b"])))
     return " ".join(pdf_text(path).split())
 
 

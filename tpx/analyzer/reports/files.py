@@ -16,11 +16,10 @@ from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.results.measurement import group_name
 from tpx.analyzer.verdict import Finding
 from tpx.perf.objectives import Compliance
+from tpx.report import html, pdf
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.document import Document, Note, Section, bullets, section
-from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each
-from tpx.report.html import render
-from tpx.report.pdf import write_pdf
+from tpx.report.files import OutputFile, file_output, step_summary, step_summary_path, write_each
 from tpx.report.text import sparkline
 
 MOST_FAILURES = 10
@@ -32,30 +31,31 @@ def write_reports(view: ReportView, output: ProfileOutputSpec) -> tuple[tuple[st
 
 
 def _iter_outputs(view: ReportView, output: ProfileOutputSpec) -> Iterator[OutputFile]:
-    run, html, summary = view.run, output.html_path, step_summary_path() if output.step_summary else None
-    link = "" if html is None else html.name
+    run, main = view.run, output.html_path
+    link = "" if main is None else main.name
+
+    def file(label: str, path: Path | None, content: Callable[[], str | bytes]) -> OutputFile:
+        return file_output(label, path, content, parents=True)
 
     def page(label: str, path: Path | None, make: Callable[[], Document]) -> OutputFile:
-        return text_output(label, path, lambda: render(make()), parents=True)
+        return file(label, path, lambda: html.render(make()))
 
-    yield page("Report", html, lambda: build(_link_view(view, output, html or Path())))
-    yield OutputFile(
-        label="PDF", path=output.pdf, write=lambda path: write_pdf(build(view, data=False), path)
-    )
-    yield text_output("Markdown", output.markdown, lambda: markdown_text(view, link), parents=True)
-    yield text_output("JSON", output.json, lambda: report_text(view), parents=True)
-    yield text_output("JUnit", output.junit, lambda: junit_text(view), parents=True)
-    yield step_summary(summary, lambda: markdown_text(view))
+    yield page("Report", main, lambda: build(_link_view(view, output, main or Path())))
+    yield file("PDF", output.pdf, lambda: pdf.render(build(view, data=False)))
+    yield file("Markdown", output.markdown, lambda: markdown_text(view, link))
+    yield file("JSON", output.json, lambda: report_text(view))
+    yield file("JUnit", output.junit, lambda: junit_text(view))
+    yield step_summary(step_summary_path() if output.step_summary else None, lambda: markdown_text(view))
     if not output.skip_summary_reports and len(run.models) > 1:
         # the page of one model of several, at Model Analyzer's path
         for model in run.models:
             alone = replace(view, run=replace(run, models=(model,)))
             path = reports_in(view.export_path) / "summaries" / model.model / "result_summary.html"
-            yield page("Summary", path, partial(build, _link_view(alone, output, path, html)))
+            yield page("Summary", path, partial(build, _link_view(alone, output, path, main)))
     if not output.skip_detailed_reports:
         for name in detailed_names(view):
             path = detail_path(view.export_path, name)
-            parent = "" if html is None else _make_href(html, path)
+            parent = "" if main is None else _make_href(main, path)
             linked = replace(view, hrefs={}, parent=parent)
             yield page("Details", path, partial(build_detail, linked, name))
 

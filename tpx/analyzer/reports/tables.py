@@ -11,7 +11,7 @@ from tpx.analyzer.results.measurement import Configuration, GpuUse, LoadPoint, g
 from tpx.analyzer.results.pooled import Mean
 from tpx.protocol import model_config
 from tpx.report.digits import rounded
-from tpx.report.files import write_text
+from tpx.report.files import write_file
 from tpx.report.text import Table
 
 
@@ -228,5 +228,5 @@ def write_csv(view: ReportView, directory: Path) -> tuple[Path, ...]:
     """Write the three CSV files, each with Model Analyzer's empty line at its end."""
     tables = tables_of(view)
     for name, table in tables.items():
-        write_text(directory / name, table.to_csv() + "\n", parents=True)
+        write_file(directory / name, table.to_csv() + "\n", parents=True)
     return tuple(directory / name for name in tables)

@@ -12,7 +12,7 @@ from tpx.perf.statistics.findings import FEWEST_RUNS
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.digits import change, change_range, duration
 from tpx.report.document import Document, Section, Statement, Tone, bullets, section
-from tpx.report.files import json_text, text_output, write_each
+from tpx.report.files import file_output, json_text, write_each
 from tpx.report.table import NO_VALUE, TableField, table, text
 
 _FLAGS = {"same": "", "better": "ok", "worse": "bad", "undecided": "warn"}
@@ -152,8 +152,8 @@ def write_comparison(
     """
     write_each(
         [
-            text_output("JSON", json, lambda: json_text(document)),
-            text_output("JUnit", junit, lambda: comparison_junit(compared)),
-            text_output("Markdown", markdown, lambda: to_markdown(comparison_document(compared))),
+            file_output("JSON", json, lambda: json_text(document)),
+            file_output("JUnit", junit, lambda: comparison_junit(compared)),
+            file_output("Markdown", markdown, lambda: to_markdown(comparison_document(compared))),
         ]
     )

@@ -13,7 +13,7 @@ from tpx.perf.results import LevelResult, ServerBreakdown, Streaming, Verdict
 from tpx.perf.statistics.summaries import reported_percentiles
 from tpx.report.ci import Case, to_junit, to_markdown
 from tpx.report.digits import latency
-from tpx.report.files import OutputFile, step_summary, step_summary_path, text_output, write_each, write_text
+from tpx.report.files import OutputFile, file_output, step_summary, step_summary_path, write_each, write_file
 
 
 def csv_text(
@@ -136,27 +136,24 @@ def write_files(report: Report, argv: Sequence[str]) -> None:
             metrics=config.metrics.collect_metrics,
         )
         for place, content in ((path, text), *composing_files(report.levels, path)):
-            write_text(place, content)
+            write_file(place, content)
 
     outputs = [
         OutputFile(label="CSV", path=config.output.csv, write=write_csv),
-        text_output("JSON", config.output.json, lambda: json_text(report, argv)),
-        text_output("JUnit", config.output.junit, lambda: junit_text(shown)),
-        text_output("Markdown", config.output.markdown, lambda: markdown_text(shown)),
+        file_output("JSON", config.output.json, lambda: json_text(report, argv)),
+        file_output("JUnit", config.output.junit, lambda: junit_text(shown)),
+        file_output("Markdown", config.output.markdown, lambda: markdown_text(shown)),
         step_summary(
             step_summary_path() if config.output.step_summary else None, lambda: markdown_text(shown)
         ),
     ]
     if config.output.html is not None or config.output.pdf is not None:
         from tpx.perf.report.page import build  # late: importing the page takes longer than writing it
-        from tpx.report import html
-        from tpx.report.pdf import write_pdf
+        from tpx.report import html, pdf
 
         page = build(shown, argv)
-        outputs.append(text_output("HTML", config.output.html, lambda: html.render(page)))
-        outputs.append(
-            OutputFile(label="PDF", path=config.output.pdf, write=lambda path: write_pdf(page, path))
-        )
+        outputs.append(file_output("HTML", config.output.html, lambda: html.render(page)))
+        outputs.append(file_output("PDF", config.output.pdf, lambda: pdf.render(page), parents=True))
     write_each(outputs)
 
 

@@ -22,6 +22,7 @@ from tpx.perf.options import SessionSpec
 from tpx.perf.records import MODEL_SHIFT, SUCCESS, Piece, pieces
 from tpx.perf.results import LevelResult
 from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
+from tpx.report.files import writing
 
 BUFFER_BYTES = 1 << 20
 
@@ -29,38 +30,29 @@ BUFFER_BYTES = 1 << 20
 class RecorderFile(ABC):
     """A file of single requests, written under a temporary name and renamed by `close`.
 
-    A device or a pipe is written directly. Raises MeasurementError if writing fails. `offset_ns`
-    converts times to nanoseconds since 1970, by a clock that does not jump.
+    A device or a pipe is written directly. Raises MeasurementError if the file cannot be opened, and
+    OSError if writing fails. `offset_ns` converts times to nanoseconds since 1970, by a clock that does
+    not jump.
     """
 
     def __init__(self, path: Path, offset_ns: int) -> None:
         self.offset_ns = offset_ns
-        self._path = path
+        self.path = path
         self._as_it_is = path.exists() and not path.is_file()
         self._beside = path if self._as_it_is else path.with_name(f".{path.name}.part")
-        try:
+        with writing(path):
             self._file = self._beside.open("wb", buffering=BUFFER_BYTES)
-        except OSError as exc:
-            raise MeasurementError(f"cannot write {path}: {exc.strerror}") from exc
+        self.write = self._file.write
 
     @abstractmethod
     def record(self, level: MeasuredLevel) -> None:
         """Write a finished level, whatever its result."""
 
-    def write(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-        except OSError as exc:
-            raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
-
     def close(self) -> None:
         """Complete the file and rename it."""
-        try:
-            self._file.close()
-            if not self._as_it_is:
-                self._beside.replace(self._path)
-        except OSError as exc:
-            raise MeasurementError(f"cannot write {self._path}: {exc.strerror}") from exc
+        self._file.close()
+        if not self._as_it_is:
+            self._beside.replace(self.path)
 
     def abandon(self) -> None:
         """Remove the incomplete file."""
@@ -137,7 +129,8 @@ class Recorders:
     def _call_each(self, call: Callable[[RecorderFile], None]) -> None:
         for recorder in list(self._recorders):
             try:
-                call(recorder)
+                with writing(recorder.path):
+                    call(recorder)
             except MeasurementError as exc:
                 self._problems.append(str(exc))
                 self._recorders.remove(recorder)
