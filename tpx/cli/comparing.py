@@ -106,16 +106,20 @@ def report_comparison(
     everything: bool = True,
 ) -> Exit:
     """Print a comparison, write its files (`document` is its JSON), and return the exit code."""
-    from tpx.cli.perf_terminal import tell
-    from tpx.perf.report.comparison import (  # late: help needs only the options
-        comparison_document,
-        write_comparison,
-    )
+    from tpx.cli.perf_terminal import tell  # late: help needs only the options
+    from tpx.perf.report.comparison import comparison_document, comparison_junit
     from tpx.report import text
+    from tpx.report.ci import to_markdown
+    from tpx.report.files import file_output, json_text, write_each
 
-    width = terminal_width()
-    tell(text.render(comparison_document(compared, everything=everything), width))
-    write_comparison(compared, document, json=files.json, junit=files.junit, markdown=files.markdown)
+    tell(text.render(comparison_document(compared, everything=everything), terminal_width()))
+    write_each(
+        [
+            file_output("JSON", files.json, lambda: json_text(document)),
+            file_output("JUnit", files.junit, lambda: comparison_junit(compared)),
+            file_output("Markdown", files.markdown, lambda: to_markdown(comparison_document(compared))),
+        ]
+    )
     if compared.outcome == "undecided":
         return Exit.INCONCLUSIVE if compared.strictness.undecided == "fail" else Exit.OK
     return Exit.REGRESSION if compared.outcome == "worse" else Exit.OK

@@ -2,12 +2,10 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tpx.errors import MeasurementError
 from tpx.perf.compare import Difference, FigureName
 from tpx.perf.options.measuring import Strictness
 from tpx.perf.report.comparison import (
@@ -15,7 +13,6 @@ from tpx.perf.report.comparison import (
     Compared,
     comparison_document,
     comparison_junit,
-    write_comparison,
 )
 from tpx.perf.statistics.findings import Contrast, StandardError
 from tpx.report import text
@@ -137,9 +134,3 @@ def test_junit_fails_what_became_worse() -> None:
     failure = slower.find("failure")
     assert failure is not None
     assert failure.get("message") == ("p99 is worse: 2.00 ms -> 3.00 ms, +50.0% [1.4x to 1.6x], p=0.000")
-
-
-def test_a_full_disk_costs_the_file_that_is_on_it_alone(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match=r"^cannot write /dev/full: No space left on device$"):
-        write_comparison(compared(SAME), {}, json=Path("/dev/full"), junit=None, markdown=tmp_path / "ab.md")
-    assert "No difference above 5%" in (tmp_path / "ab.md").read_text("utf-8")

@@ -6,11 +6,11 @@ the search measured once are faint.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tpx.analyzer.metrics import METRICS, NS_PER_MS, gpu_mb, metric, ram_mb
+from tpx.analyzer.metrics import METRICS, NS_PER_MS, MeasuredMetric, gpu_mb, ram_mb
 from tpx.analyzer.objectives import RankedVariant
 from tpx.analyzer.results.goals import Goals
 from tpx.analyzer.results.measurement import Measurement
@@ -189,12 +189,20 @@ def breakdown(key: str, shown: Iterable[tuple[str, Measurement]]) -> Chart | Non
 
 
 Mode = Literal["online", "offline"]
-LOADS: Mapping[str, str] = {
-    "batch_size": "Batch size",
-    "concurrency": "Concurrency",
-    "request_rate": "Request rate",
+
+
+def _read_load(kind: str) -> Callable[[Measurement], float | None]:
+    """Return a reader of a load; None for a measurement under another kind of load."""
+    return lambda m: m.load.value if m.load.kind == kind else None
+
+
+LOADS: Mapping[str, MeasuredMetric] = {
+    "batch_size": MeasuredMetric("batch_size", "Batch size", "lower", lambda m: m.load.batch_size),
+    "concurrency": MeasuredMetric("concurrency", "Concurrency", "lower", _read_load("concurrency")),
+    "request_rate": MeasuredMetric("request_rate", "Request rate", "lower", _read_load("request_rate")),
 }
-"""Axes that are not metrics -> axis titles."""
+"""Axes besides the metrics; no objective, so which end is better does not matter."""
+AXES: Mapping[str, MeasuredMetric] = {**LOADS, **METRICS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,11 +218,10 @@ class Plot:
 
     def __post_init__(self) -> None:
         for tag in (self.x_axis, self.y_axis):
-            if tag not in LOADS and tag not in METRICS:
-                raise UsageError(f"plot '{self.name}': unknown axis '{tag}'{nearest(tag, _AXES)}")
+            if tag not in AXES:
+                raise UsageError(f"plot '{self.name}': unknown axis '{tag}'{nearest(tag, AXES)}")
 
 
-_AXES = (*LOADS, *METRICS)
 _BATCHES = Plot(
     name="throughput_v_batch_size",
     title="Throughput over batch size",
@@ -272,8 +279,8 @@ def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
         key=key,
         title=plot.title,
         description=f"Of {names}: from {least} to {most}.",
-        x=Axis(title=_find_header(plot.x_axis), auto=True),
-        y=Axis(title=_find_header(plot.y_axis)),
+        x=Axis(title=AXES[plot.x_axis].header, auto=True),
+        y=Axis(title=AXES[plot.y_axis].header),
         lines=tuple(lines),
         size="half",
     )
@@ -282,7 +289,7 @@ def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
 def _build_plot_line(plot: Plot, ranked: RankedVariant) -> Line:
     points: list[tuple[float, float, Measurement]] = []
     for measurement in ranked.ordered:
-        x, y = (_read_value(tag, measurement) for tag in (plot.x_axis, plot.y_axis))
+        x, y = (AXES[tag].value(measurement) for tag in (plot.x_axis, plot.y_axis))
         if x is not None and y is not None:
             points.append((x, y, measurement))
     if plot.x_axis in LOADS:
@@ -298,26 +305,9 @@ def _build_plot_line(plot: Plot, ranked: RankedVariant) -> Line:
             Dot(
                 x=x,
                 y=y,
-                title=f"{ranked.name} at {m.load}: {_format_figure(plot.y_axis, y)}",
+                title=f"{ranked.name} at {m.load}: {in_unit(y, AXES[plot.y_axis].unit)}",
                 stable=m.stable,
             )
             for x, y, m in points
         ),
     )
-
-
-def _read_value(tag: str, measurement: Measurement) -> float | None:
-    load = measurement.load
-    if tag == "batch_size":
-        return load.batch_size
-    if tag in LOADS:
-        return load.value if load.kind == tag else None
-    return metric(tag).value(measurement)
-
-
-def _find_header(tag: str) -> str:
-    return LOADS.get(tag) or metric(tag).header
-
-
-def _format_figure(tag: str, value: float) -> str:
-    return in_unit(value, "" if tag in LOADS else metric(tag).unit)

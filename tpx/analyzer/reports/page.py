@@ -33,8 +33,6 @@ from tpx.report.chart import Chart
 from tpx.report.digits import duration, in_unit, rounded
 from tpx.report.document import (
     Block,
-    Cell,
-    Column,
     DataTable,
     Details,
     Document,
@@ -44,7 +42,7 @@ from tpx.report.document import (
     provenance,
     section,
 )
-from tpx.report.table import TableField, number, table, text
+from tpx.report.table import TableField, quantity, table, text
 
 _PREPARED = {"loaded": "loaded on the running server", "started": "a server was started for it"}
 _REPEATED = " Points with a marker and an interval are means of the final rounds, which the verdict is about."
@@ -230,14 +228,10 @@ def failure_blocks(failures: Sequence[TrialFailure], unavailable: ModelFailed | 
 
 def _build_trace_table(model: ModelRun, ranking: Sequence[RankedVariant]) -> DataTable | None:
     best = {ranked.name: ranked.figures.throughput for ranked in ranking}
-
-    def reached(variant: VariantRun) -> Cell:
-        return number(best.get(variant.variant.name), lambda found: f"{rounded(found)} infer/s")
-
     fields: list[TableField[VariantRun]] = [
         text("Configuration", lambda variant: variant.variant.name),
         text("Load", _describe_sweep),
-        TableField(column=Column(header="Best", numeric=True), cell=reached),
+        quantity("Best", lambda v: best.get(v.variant.name), written=lambda n: f"{rounded(n)} infer/s"),
         text("Why it ended", lambda variant: "\n".join(_list_notes(variant, model)), wraps=True),
     ]
     return table("", "The search, configuration by configuration", fields, model.variants)

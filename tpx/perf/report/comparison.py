@@ -4,15 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tpx.perf.compare import Difference, Outcome, overall, shown
 from tpx.perf.options.measuring import Strictness
 from tpx.perf.statistics.findings import FEWEST_RUNS
-from tpx.report.ci import Case, to_junit, to_markdown
+from tpx.report.ci import Case, to_junit
 from tpx.report.digits import change, change_range, duration
 from tpx.report.document import Document, Section, Statement, Tone, bullets, section
-from tpx.report.files import file_output, json_text, write_each
 from tpx.report.table import NO_VALUE, TableField, table, text
 
 _FLAGS = {"same": "", "better": "ok", "worse": "bad", "undecided": "warn"}
@@ -136,24 +134,3 @@ def comparison_junit(compared: Compared) -> str:
                 case = replace(case, outcome="failure", message=why, kind="undecided")
             cases.append(case)
     return to_junit("tpx compare", cases)
-
-
-def write_comparison(
-    compared: Compared,
-    document: Mapping[str, object],
-    *,
-    json: Path | None,
-    junit: Path | None,
-    markdown: Path | None,
-) -> None:
-    """Write the files of a comparison that have a path; `document` is its JSON.
-
-    Raises MeasurementError naming each file that could not be written; the others are written.
-    """
-    write_each(
-        [
-            file_output("JSON", json, lambda: json_text(document)),
-            file_output("JUnit", junit, lambda: comparison_junit(compared)),
-            file_output("Markdown", markdown, lambda: to_markdown(comparison_document(compared))),
-        ]
-    )
