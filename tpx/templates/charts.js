@@ -1,5 +1,6 @@
 /* Charts of the last ten minutes, and tables beside them. */
 
+const EVERY_MS = 2000;
 const KEPT_MS = 600000;
 const LEAST_SHOWN_MS = 60000;
 /* What was measured: `at`, and a value for each line of the charts. */
@@ -95,4 +96,25 @@ function courseCell(points, now) {
   const cell = element("td", "");
   cell.append(svg(130, 22, ["grid", "M0 22H130"], ["first", path(points, most, 130, 22, now)]));
   return cell;
+}
+
+/* Calls `refresh` every two seconds while the page can be seen, and tells if it fails; returns how to do so at once. */
+function startPolling(what, refresh) {
+  let timer = 0;
+  async function poll() {
+    clearTimeout(timer);
+    try {
+      await refresh();
+    } catch (error) {
+      find(what).textContent = "no answer";
+      find(what).className = "badge bad";
+      find("trouble").textContent = `The ${what} does not answer: ${error.message}`;
+      find("trouble").hidden = false;
+    }
+    clearTimeout(timer);
+    if (!document.hidden) timer = setTimeout(poll, EVERY_MS);
+  }
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
+  poll();
+  return poll;
 }

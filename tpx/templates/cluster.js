@@ -1,8 +1,6 @@
-/* Asks for the cluster's status every two seconds, and draws it. */
+/* Asks for the cluster's status, and draws it. */
 
-const EVERY_MS = 2000;
 const rates = new Map();
-let timer = 0;
 
 const ms = (value) => (Number.isFinite(value) ? duration(value * 1e6) : "–");
 
@@ -74,24 +72,11 @@ function draw(status, at) {
   }));
 }
 
-async function poll() {
-  clearTimeout(timer);
-  try {
-    const response = await fetch("/status", { cache: "no-store" });
-    const answer = await response.json();
-    if (!response.ok) throw new Error(answer.error);
-    const at = performance.now();
-    digest(answer, at);
-    draw(answer, at);
-  } catch (error) {
-    find("cluster").textContent = "no answer";
-    find("cluster").className = "badge bad";
-    find("trouble").textContent = `The cluster does not answer: ${error.message}`;
-    find("trouble").hidden = false;
-  }
-  clearTimeout(timer);
-  if (!document.hidden) timer = setTimeout(poll, EVERY_MS);
-}
-
-document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
-poll();
+startPolling("cluster", async () => {
+  const response = await fetch("/status", { cache: "no-store" });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  const at = performance.now();
+  digest(answer, at);
+  draw(answer, at);
+});

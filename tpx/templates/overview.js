@@ -1,12 +1,10 @@
-/* Asks the server every two seconds, and draws what changed. */
+/* Asks the server, and draws what changed. */
 
-const EVERY_MS = 2000;
 const MOST_ERRORS = 20;
 const controlled = document.body.dataset.controlled === "yes";
 const models = new Map();
 const headers = {};
 let before = null;
-let timer = 0;
 
 class Refused extends Error {}
 
@@ -248,23 +246,12 @@ async function readConfigurations() {
   }
 }
 
-async function poll() {
-  clearTimeout(timer);
-  try {
-    const found = await read();
-    digest(found);
-    find("trouble").hidden = true;
-    await readConfigurations();
-    draw();
-  } catch (error) {
-    find("server").textContent = "no answer";
-    find("server").className = "badge bad";
-    find("trouble").textContent = `The server does not answer: ${error.message}`;
-    find("trouble").hidden = false;
-  }
-  clearTimeout(timer);
-  if (!document.hidden) timer = setTimeout(poll, EVERY_MS);
-}
+const poll = startPolling("server", async () => {
+  digest(await read());
+  find("trouble").hidden = true;
+  await readConfigurations();
+  draw();
+});
 
 find("key").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -273,5 +260,3 @@ find("key").addEventListener("submit", (event) => {
   poll();
 });
 for (const id of ["find", "busy"]) find(id).addEventListener("input", () => before && draw());
-document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
-poll();

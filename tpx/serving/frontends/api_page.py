@@ -25,7 +25,6 @@ class ResponseView:
     status: str
     description: str
     schema: str
-    kinds: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +176,12 @@ def _build_operation(
 
 
 def _build_response(status: str, response: JsonObject) -> ResponseView:
-    content = response.get("content", {})
-    schemas = [_find_schema_name(media.get("schema", {})) for media in content.values()]
+    contents = response.get("content", {}).values()
+    schemas = [_find_schema_name(media.get("schema", {})) for media in contents]
     return ResponseView(
         status=status,
         description=response["description"],
         schema=next(filter(None, schemas), ""),
-        kinds=list(content),
     )
 
 
