@@ -1,5 +1,6 @@
 """The results of a measurement, as plain values: windows, levels, and their figures."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -93,6 +94,17 @@ class ServerBreakdown:
     def mean_batch(self) -> float:
         """Inferences per execution of the model; 0 without executions."""
         return self.inference_count / self.execution_count if self.execution_count else 0.0
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, "ServerBreakdown"]]:
+        """Yield this model and those that it is composed of, each with its depth."""
+        yield depth, self
+        for part in self.composing:
+            yield from part.walk(depth + 1)
+
+    @property
+    def caches_responses(self) -> bool:
+        """True if the model, or one that it is composed of, uses the response cache."""
+        return any(model.response_cache for _, model in self.walk())
 
     @property
     def compute_ns(self) -> int:

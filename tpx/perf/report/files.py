@@ -7,7 +7,7 @@ from pathlib import Path
 from tpx.perf.levels import CONCURRENCY
 from tpx.perf.objectives import STREAM_FIGURES
 from tpx.perf.report.json import json_text
-from tpx.perf.report.level_text import GPU_FIGURES, gpu_values, has_response_cache
+from tpx.perf.report.level_text import GPU_FIGURES, gpu_values
 from tpx.perf.report.model import Report, average_us, load_name, percentile_name, rate, throughput, usec
 from tpx.perf.results import LevelResult, ServerBreakdown, Streaming, Verdict
 from tpx.perf.statistics.summaries import reported_percentiles
@@ -41,7 +41,7 @@ def csv_text(
         columns["Response Throughput"] = list(map(rate, through))
     columns["Client Send"] = [usec(c.send_ns) for c in clients]
     if servers:
-        caching = any(has_response_cache(s) for s in servers)
+        caching = any(s.caches_responses for s in servers)
         stages = [_average_stages(r.server or _NO_SERVER, caching=caching) for r in rows]
         columns["Network+Server Send/Recv"] = [usec(r.network_ns) for r in rows]
         for name in _average_stages(_NO_SERVER, caching=caching):
@@ -81,7 +81,7 @@ def composing_files(results: Sequence[LevelResult], path: Path) -> Iterator[tupl
     rows = _select_rows(results)
     servers = [r.server for r in rows if r.server is not None]
     parts = {(p.model, p.version) for server in servers for p in server.composing}
-    caching = any(has_response_cache(server) for server in servers)
+    caching = any(server.caches_responses for server in servers)
     for model, version in sorted(parts):
         names = [_choose_level_column(rows), "Inferences/Second", "Client Send", "Network+Server Send/Recv"]
         lines = [",".join([*names, *_average_stages(_NO_SERVER, caching=caching), "Client Recv"])]

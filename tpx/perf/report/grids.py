@@ -82,7 +82,7 @@ def server_grid(report: Report) -> DataTable | None:
         "server",
         "The server's own account, of each successful request; other clients' are in it too",
         report,
-        lambda r: [] if r.server is None else _walk_tree(r.server),
+        lambda r: [] if r.server is None else r.server.walk(),
         [
             text("Model", lambda m: "\u2007\u2007" * m[0] + f"{m[1].model} {m[1].version}"),
             count("Inferences", lambda m: m[1].inference_count),
@@ -99,12 +99,6 @@ def server_grid(report: Report) -> DataTable | None:
 
 _ModelAt = tuple[int, ServerBreakdown]
 """The depth of a model in an ensemble, and the server's figures of it."""
-
-
-def _walk_tree(server: ServerBreakdown, depth: int = 0) -> Iterator[_ModelAt]:
-    yield depth, server
-    for part in server.composing:
-        yield from _walk_tree(part, depth + 1)
 
 
 def tokens_grid(report: Report) -> DataTable | None:

@@ -1,7 +1,6 @@
 """One level as perf_analyzer prints it, and what tpx adds."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tpx.perf.measure.verdict import BUSY_SHARE
 from tpx.perf.metrics_page import GpuFigures, MetricsFigures
@@ -48,7 +47,7 @@ def level_block(result: LevelResult, spec: SessionSpec, *, decoupled: bool = Fal
         lines.append("    " + ("" if decoupled else _format_client_times(result.client, spec)))
     lines += [f"    Errors: {e.count} x {e.code}: {e.message}" for e in result.errors]
     if result.server is not None:
-        lines += ["  Server: ", *_format_model(result.server, 1, caching=has_response_cache(result.server))]
+        lines += ["  Server: ", *_format_model(result.server, 1, caching=result.server.caches_responses)]
     if result.metrics is not None:
         lines += metrics_lines(result.metrics)
     lines += extra_lines(result)
@@ -133,13 +132,11 @@ def _format_client_times(client: ClientTimes, spec: SessionSpec) -> str:
 MOST_GPUS = 16
 
 
-def has_response_cache(server: ServerBreakdown) -> bool:
-    """Return True if the model, or one that it is composed of, uses the response cache."""
-    return server.response_cache or any(has_response_cache(part) for part in server.composing)
-
-
 def _format_model(server: ServerBreakdown, depth: int, *, caching: bool) -> list[str]:
-    """Return the lines of a model and of those that it is composed of; `caching` holds for the whole tree."""
+    """Return the lines of a model and of those that it is composed of; `caching` holds for the whole tree.
+
+    The times of an ensemble are sums over its models, in whole microseconds per request.
+    """
     margin = "  " * depth
     if server.success_count == 0:
         return [f"{margin}  Request count: 0"]
@@ -151,20 +148,29 @@ def _format_model(server: ServerBreakdown, depth: int, *, caching: bool) -> list
     lines.append(f"{margin}  Successful request count: {server.success_count}")
     total = average_us(server.success_ns, server.success_count)
     request = f"{margin}  Avg request latency: {total} usec"
-    times = _compute_times(server)
+    every = [model for _, model in server.walk()]
+    steps = [model for model in every if not model.composing]
+    queue = sum(usec(model.mean_ns("queue")) for model in steps)
+    compute = sum(average_us(model.compute_ns, model.compute_count) for model in steps)
     if not caching:
-        computing = f"compute {times.compute} usec" if server.composing else _format_steps(server)
-        lines += [f"{request} ({_format_overhead(total, times.queue, times.compute)} + {computing})", ""]
+        computing = f"compute {compute} usec" if server.composing else _format_steps(server)
+        lines += [f"{request} ({_format_overhead(total, queue, compute)} + {computing})", ""]
     else:
+        hit, miss = (sum(usec(m.mean_ns(stage)) for m in every) for stage in ("cache_hit", "cache_miss"))
         # an ensemble whose responses are cached: a hit has no times of its models
         if not (server.composing and server.response_cache):
-            overhead = _format_overhead(total, times.queue, times.either)
-            request += f" ({overhead} + cache hit/miss {times.either} usec)"
-        missed = f"{margin}{margin}  Average Cache Miss Latency: {times.miss + times.compute} usec "
+            either = sum(
+                average_us(
+                    m.cache_hit_ns + m.cache_miss_ns + m.compute_ns, m.compute_count + m.cache_hit_count
+                )
+                for m in steps
+            )
+            request += f" ({_format_overhead(total, queue, either)} + cache hit/miss {either} usec)"
+        missed = f"{margin}{margin}  Average Cache Miss Latency: {miss + compute} usec "
         if not server.composing:
-            missed += f"(cache lookup/insertion {times.miss} usec + {_format_steps(server)})"
+            missed += f"(cache lookup/insertion {miss} usec + {_format_steps(server)})"
         # indented by twice the margin, as in perf_analyzer
-        lines += [request, f"{margin}{margin}  Average Cache Hit Latency: {times.hit} usec", missed, ""]
+        lines += [request, f"{margin}{margin}  Average Cache Hit Latency: {hit} usec", missed, ""]
     if server.composing:
         lines.append(f"{margin}Composing models: ")
         for part in sorted(server.composing, key=lambda part: (part.model, part.version)):
@@ -173,50 +179,16 @@ def _format_model(server: ServerBreakdown, depth: int, *, caching: bool) -> list
     return lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Times:
-    """Whole microseconds per request; for an ensemble, the sums over its models."""
-
-    queue: int
-    compute: int
-    hit: int
-    miss: int
-    either: int
-    """Time per request in the cache or in computing."""
-
-
-def _compute_times(server: ServerBreakdown) -> _Times:
-    hit = average_us(server.cache_hit_ns, server.cache_hit_count)
-    miss = average_us(server.cache_miss_ns, server.cache_miss_count)
-    if server.composing:
-        parts = [_compute_times(part) for part in server.composing]
-        return _Times(
-            queue=sum(p.queue for p in parts),
-            compute=sum(p.compute for p in parts),
-            hit=hit + sum(p.hit for p in parts),
-            miss=miss + sum(p.miss for p in parts),
-            either=sum(p.either for p in parts),
-        )
-    spent_ns = server.cache_hit_ns + server.cache_miss_ns + server.compute_ns
-    return _Times(
-        queue=average_us(server.queue_ns, server.queue_count),
-        compute=average_us(server.compute_ns, server.compute_count),
-        hit=hit,
-        miss=miss,
-        either=average_us(spent_ns, server.compute_count + server.cache_hit_count),
-    )
-
-
 def _format_overhead(total: int, queue: int, computing: int) -> str:
     return f"overhead {max(0, total - queue - computing)} usec + queue {queue} usec"
 
 
 def _format_steps(server: ServerBreakdown) -> str:
-    first, then, last = (
-        average_us(ns, server.compute_count)
-        for ns in (server.compute_input_ns, server.compute_infer_ns, server.compute_output_ns)
+    parts = (
+        f"compute {name} {usec(server.mean_ns(f'compute_{name}'))} usec"
+        for name in ("input", "infer", "output")
     )
-    return f"compute input {first} usec + compute infer {then} usec + compute output {last} usec"
+    return " + ".join(parts)
 
 
 GPU_FIGURES = (
