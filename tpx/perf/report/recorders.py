@@ -176,7 +176,7 @@ class ProfileExport(RecorderFile):
         super().__init__(path, offset_ns)
         self._capture = capture
         self._service = service
-        self._inputs: dict[int, bytes] = {}
+        self._inputs: dict[int, orjson.Fragment] = {}
         self._failed = 0
         self._levels = 0
         self.write(b'{"experiments":[')
@@ -217,57 +217,51 @@ class ProfileExport(RecorderFile):
                     self._failed += 1
                     continue
                 key, place = stored.get(numbers[i], (-1, -1))
-                yield b"".join(
-                    (
-                        b'{"timestamp":%d' % (start_ns + self.offset_ns),
-                        b',"sequence_id":%d' % sequence if sequence else b"",
-                        b',"request_inputs":',
-                        self._encode_input(key),
-                        b',"response_timestamps":',
-                        orjson.dumps(times.of_row(i, self.offset_ns)),
-                        b',"response_outputs":',
-                        self._encode_outputs(place),
-                        b"}",
-                    )
-                )
+                request = {"timestamp": start_ns + self.offset_ns}
+                request |= {"sequence_id": sequence} if sequence else {}
+                request |= {
+                    "request_inputs": self._encode_input(key),
+                    "response_timestamps": times.of_row(i, self.offset_ns),
+                    "response_outputs": self._read_outputs(place),
+                }
+                yield orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY)
 
-    def _encode_input(self, key: int) -> bytes:
+    def _encode_input(self, key: int) -> object:
         """Return the inputs of a request as JSON, encoded once per distinct request."""
         if key < 0:
-            return b"{}"
+            return {}
         if key not in self._inputs:
             tensors = self._capture.inputs[key]
             if self._service[0] == "openai":
                 body = encode_bytes([sent(self._capture.requests[key])])
                 tensor = Tensor(INPUT.name, INPUT.datatype, INPUT.shape, body)
                 tensors = tuple(tensor if t.name == INPUT.name else t for t in tensors)
-            self._inputs[key] = tensors_json(tensors)
+            encoded = orjson.dumps(named_values(tensors), option=orjson.OPT_SERIALIZE_NUMPY)
+            self._inputs[key] = orjson.Fragment(encoded)
         return self._inputs[key]
 
-    def _encode_outputs(self, place: int) -> bytes:
-        if place < 0:
-            return b"[]"
+    def _read_outputs(self, place: int) -> list[dict[str, object]]:
         try:
-            return b"[" + b",".join(map(tensors_json, read_outputs(self._capture.read(place)))) + b"]"
+            return [named_values(t) for t in read_outputs(self._capture.read(place))] if place >= 0 else []
         except InvalidRequest:
-            return b"[]"  # keep the request of an unreadable response, without outputs
+            return []  # keep the request of an unreadable response, without outputs
 
 
-def tensors_json(tensors: Sequence[Tensor]) -> bytes:
-    """Return `{"NAME":[1,2],"TEXT":"abc"}`: a single element is a scalar, several are a flat list."""
-    return b"{" + b",".join(orjson.dumps(t.name) + b":" + _encode_values(t) for t in tensors) + b"}"
+def named_values(tensors: Sequence[Tensor]) -> dict[str, object]:
+    """Return the values of tensors by name: a single element is a scalar, several are a flat list."""
+    return {tensor.name: _flatten(tensor) for tensor in tensors}
 
 
-def _encode_values(tensor: Tensor) -> bytes:
+def _flatten(tensor: Tensor) -> object:
     if not len(tensor.data):
-        return b'""'
+        return ""
     if tensor.datatype == "BYTES":
         count = int(np.prod(tensor.shape, dtype=np.int64))
         texts = [item.decode("utf-8", "replace") for item in decode_bytes(tensor.data, count)]
-        return orjson.dumps(texts[0] if len(texts) == 1 else texts)
+        return texts[0] if len(texts) == 1 else texts
     array = tensor.numpy().reshape(-1)
     if array.dtype.kind == "f":
         array = array.astype(np.float64)  # perf_analyzer prints an FP32 with the digits of a double
     elif array.dtype.kind not in "iub":
-        return b'""'
-    return orjson.dumps(array[0].item() if len(array) == 1 else array, option=orjson.OPT_SERIALIZE_NUMPY)
+        return ""
+    return array[0].item() if len(array) == 1 else array
