@@ -33,6 +33,13 @@ def text_cell(text: str, flag: str = "") -> Cell:
     return Cell(text=text, sort=text, flag=flag)
 
 
+def field(
+    header: str, cell: Callable[[R], Cell], *, hint: str = "", numeric: bool = True, minor: bool = False
+) -> TableField[R]:
+    """Return a column of cells, of figures by default."""
+    return TableField(column=Column(header=header, numeric=numeric, hint=hint, minor=minor), cell=cell)
+
+
 def quantity(
     header: str,
     value: Value[R],
@@ -42,10 +49,7 @@ def quantity(
     written: Callable[[float], str] = rounded,
 ) -> TableField[R]:
     """Return a column of a measured figure, rounded for display."""
-    return TableField(
-        column=Column(header=header, numeric=True, hint=hint, minor=minor),
-        cell=lambda record: number(value(record), written),
-    )
+    return field(header, lambda record: number(value(record), written), hint=hint, minor=minor)
 
 
 def count(header: str, value: Value[R]) -> TableField[R]:

@@ -7,7 +7,7 @@ from tpx.analyzer.options.measuring import reports_in
 from tpx.analyzer.reports.charts import DETAILED, breakdown, draw_plots, load_chart
 from tpx.analyzer.reports.grids import loads_grid, repetitions_grid
 from tpx.analyzer.reports.page import failure_blocks, plot_section
-from tpx.analyzer.reports.recommendation import config_diff, memory_tiles, metric_tile, paths_of, whole_text
+from tpx.analyzer.reports.recommendation import FIGURES, config_diff, metric_tiles, paths_of, whole_text
 from tpx.analyzer.reports.view import ModelView, ReportView
 from tpx.analyzer.verdict import Finding, describe_interval, plural
 from tpx.errors import UsageError
@@ -57,12 +57,7 @@ def _build_statement(ranked: RankedVariant, view: ModelView) -> Statement:
     if not ranked.satisfies:
         miss = describe_misses(ranked.figures, view.verdict.limits)
         text += f"; it misses the constraints: {miss}" if miss else "; it misses the constraints"
-    tiles = (
-        *metric_tile("perf_throughput", "Throughput", ranked),
-        *metric_tile("perf_latency_avg", "Mean latency", ranked),
-        *metric_tile("perf_latency_p99", "p99 latency", ranked),
-        *memory_tiles(ranked, None, gpus=view.gpus),
-    )
+    tiles = tuple(metric_tiles(view, FIGURES, ranked))
     return Statement(badge=badge[0], tone=badge[1], sentence=text + ".", tiles=tiles)
 
 

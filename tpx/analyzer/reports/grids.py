@@ -15,7 +15,7 @@ from tpx.perf.objectives import Compliance
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import LARGEST_PERCENT, MICROSECONDS, change, change_range, in_unit, rounded
 from tpx.report.document import Cell, Column, DataTable, TableRow
-from tpx.report.table import TableField, count, number, quantity, table, text, text_cell
+from tpx.report.table import NO_VALUE, TableField, count, field, number, quantity, table, text, text_cell
 
 _COMPLIANCE = {
     Compliance.MET: ("yes", "ok"),
@@ -68,12 +68,12 @@ UNMARKED_NAME: Shown = TableField(
 def measured(tag: str, header: str, hint: str = "", *, minor: bool = False) -> Shown:
     """Return the column of a metric, with its confidence interval if the measurement has one."""
     metric = METRICS[tag]
-    return TableField(
-        column=Column(header=header, numeric=True, hint=hint, minor=minor),
-        cell=lambda line: figure(
-            metric.value(line.measurement), metric.unit, metric.interval(line.measurement)
-        ),
-    )
+
+    def cell(line: TableLine) -> Cell:
+        m = line.measurement
+        return figure(metric.value(m), metric.unit, metric.interval(m))
+
+    return field(header, cell, hint=hint, minor=minor)
 
 
 THROUGHPUT = measured("perf_throughput", "infer/s", "inferences a second")
@@ -92,13 +92,8 @@ def _gain_cell(line: TableLine) -> Cell:
     return replace(made, note=note, title=f"{gain.confidence:.0%} confidence, by the final rounds")
 
 
-GAIN: Shown = TableField(
-    column=Column(
-        header="vs default",
-        numeric=True,
-        hint="gain over the default on the objectives, each at its own best load",
-    ),
-    cell=_gain_cell,
+GAIN: Shown = field(
+    "vs default", _gain_cell, hint="gain over the default on the objectives, each at its own best load"
 )
 
 
@@ -107,9 +102,9 @@ def configuration_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
 
     Parameters have one if some configuration changes them.
     """
-    yield TableField(
-        column=Column(header="Instances", numeric=True),
-        cell=lambda line: number(line.configuration.instances, lambda _: line.configuration.instance_group),
+    yield field(
+        "Instances",
+        lambda line: number(line.configuration.instances, lambda _: line.configuration.instance_group),
     )
     if any(line.configuration.max_batch_size for line in lines):
         yield count("Max batch", lambda line: line.configuration.max_batch_size)
@@ -139,27 +134,20 @@ def load_columns(lines: Sequence[TableLine], *, batch_first: bool = False) -> tu
 
     rates = bool(lines) and lines[0].measurement.load.kind == "request_rate"
     header, hint = ("Rate", "requests a second") if rates else ("Concurrency", "requests in flight")
-    value: Shown = TableField(column=Column(header=header, numeric=True, hint=hint), cell=load_cell)
+    value: Shown = field(header, load_cell, hint=hint)
     single = all({*line.measurement.load.batch_sizes} == {1} for line in lines)
     if single and not batch_first:
         return (value,)
-    batch: Shown = TableField(
-        column=Column(header="Batch", numeric=True, hint="inferences in one request"), cell=batch_cell
-    )
+    batch: Shown = field("Batch", batch_cell, hint="inferences in one request")
     return (batch, value) if batch_first else (value, batch)
 
 
-def member_columns(lines: Sequence[TableLine]) -> Iterator[Shown]:
-    """Yield the throughput of each of several models measured together, in the order of the models."""
-    if any(line.measurement.members for line in lines):
-        yield TableField(
-            column=Column(header="infer/s of each", hint="in the order of the models"),
-            cell=lambda line: text_cell(
-                " + ".join(in_unit(member.throughput, "") for member in line.measurement.members)
-            ),
-        )
+def _members_cell(line: TableLine) -> Cell:
+    return text_cell(" + ".join(rounded(m.throughput) for m in line.measurement.members) or NO_VALUE)
 
 
+MEMBERS: Shown = field("infer/s of each", _members_cell, hint="in the order of the models", numeric=False)
+"""Throughput of each of several models measured together."""
 _LATENCIES = (
     ("avg", "mean latency of a request", False),
     ("p50", "latency that half of the requests do not exceed", True),
@@ -213,20 +201,21 @@ def resource_columns(view: ModelView) -> Iterator[Shown]:
 def verdict_columns(lines: Sequence[TableLine], alike: Sequence[str] = ()) -> Iterator[Shown]:
     """Yield the columns of stability (if some row is unstable), constraints (if any), and what is `alike`."""
     if any(not line.measurement.stable for line in lines):
-        yield TableField(
-            column=Column(header="Stable", hint="whether the last windows agreed"),
-            cell=lambda line: text_cell("yes") if line.measurement.stable else text_cell("no", "warn"),
-        )
+        stable = text_cell("yes"), text_cell("no", "warn")
+        hint = "whether the last windows agreed"
+        yield field("Stable", lambda line: stable[not line.measurement.stable], hint=hint, numeric=False)
     if any(line.view.verdict.limits for line in lines):
-        yield TableField(
-            column=Column(header="Satisfies", hint="whether it keeps the constraints of the run"),
-            cell=lambda line: text_cell(*_COMPLIANCE[line.compliance]),
+        hint = "whether it keeps the constraints of the run"
+        yield field(
+            "Satisfies", lambda line: text_cell(*_COMPLIANCE[line.compliance]), hint=hint, numeric=False
         )
     if alike:
         hint = "not told apart from the recommended configuration by the final rounds"
-        yield TableField(
-            column=Column(header="Told apart", hint=hint),
-            cell=lambda line: text_cell("no") if line.ranked.name in alike else text_cell(""),
+        yield field(
+            "Told apart",
+            lambda line: text_cell("no" if line.ranked.name in alike else ""),
+            hint=hint,
+            numeric=False,
         )
 
 
@@ -274,7 +263,7 @@ def configurations_grid(key: str, view: ModelView) -> DataTable | None:
         *load_columns(lines),
         THROUGHPUT,
         GAIN,
-        *member_columns(lines),
+        MEMBERS,
         *latency_columns(few=True),
         *resource_columns(view),
         *verdict_columns(lines, view.verdict.alike),
@@ -363,7 +352,7 @@ def _iter_measurement_columns(
 ) -> Iterable[Shown]:
     yield from load_columns(lines, batch_first=batch_first)
     yield THROUGHPUT
-    yield from member_columns(lines)
+    yield MEMBERS
     yield from latency_columns()
     yield measured("perf_server_queue", "queue", "mean time of a request in the server's queue", minor=True)
     yield measured("perf_server_compute_infer", "compute", "mean time of a request in the model", minor=True)

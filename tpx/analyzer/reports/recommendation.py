@@ -1,7 +1,7 @@
 """The verdict at the top of a model's report, and the recommended change of `config.pbtxt`."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tpx.analyzer.metrics import METRICS, shown
@@ -50,25 +50,30 @@ def verdict_card(view: ModelView) -> Statement:
     )
 
 
-def metric_tile(
-    tag: str, label: str, ranked: RankedVariant, other: RankedVariant | None = None, tone: str = ""
+FIGURES = {
+    "perf_throughput": "Throughput",
+    "perf_latency_avg": "Mean latency",
+    "perf_latency_p99": "p99 latency",
+    "cpu_used_ram": "Server memory",
+    "gpu_used_memory": "GPU memory",
+}
+"""Metrics that tell configurations apart, with their labels."""
+
+
+def metric_tiles(
+    view: ModelView, tags: Iterable[str], ranked: RankedVariant, other: RankedVariant | None = None
 ) -> Iterator[Tile]:
-    """Yield the tile of a metric, with the default's figure as a note; nothing if it was not measured."""
-    metric = METRICS[tag]
-    value = metric.value(ranked.figures)
-    if value is None:
-        return
-    figure, _, unit = shown(metric, value).partition(" ")
-    default = metric.value(other.figures) if other is not None else None
-    note = "" if default is None else f"default {shown(metric, default).removesuffix(' infer/s')}"
-    yield Tile(label=label, figure=figure, unit=unit, note=note, tone=tone)
-
-
-def memory_tiles(ranked: RankedVariant, other: RankedVariant | None, *, gpus: bool) -> Iterator[Tile]:
-    """Yield the memory of the server, and of its GPUs."""
-    yield from metric_tile("cpu_used_ram", "Server memory", ranked, other)
-    if gpus:
-        yield from metric_tile("gpu_used_memory", "GPU memory", ranked, other)
+    """Yield tiles of these `FIGURES`, with the default's as notes; none of what was not measured."""
+    good = view.verdict.finding is Finding.BETTER and other is not None
+    for tag in tags:
+        metric, value = METRICS[tag], view.value(tag, ranked)
+        if value is None:
+            continue
+        figure, _, unit = shown(metric, value).partition(" ")
+        default = None if other is None else view.value(tag, other)
+        note = "" if default is None else f"default {shown(metric, default).removesuffix(' infer/s')}"
+        tone = "good" if good and tag == "perf_throughput" else ""
+        yield Tile(label=FIGURES[tag], figure=figure, unit=unit, note=note, tone=tone)
 
 
 def _iter_tiles(view: ModelView) -> Iterator[Tile]:
@@ -77,15 +82,14 @@ def _iter_tiles(view: ModelView) -> Iterator[Tile]:
     if best is None:
         return
     other = verdict.default if verdict.default is not best else None
-    good = "good" if verdict.finding is Finding.BETTER else ""
-    yield from metric_tile("perf_throughput", "Throughput", best, other, good)
+    yield from metric_tiles(view, ["perf_throughput"], best, other)
     if verdict.gain_percent is not None and other is not None:
         gain = verdict.gain
         note = "over the default, measured once" if gain is None else describe_interval(gain)
         figure = change(verdict.gain_percent / 100)
         unit = "%" if figure.endswith("%") else ""
         yield Tile(label="Gain", figure=figure.removesuffix("%"), unit=unit, note=note)
-    yield from metric_tile("perf_latency_p99", "p99 latency", best, other)
+    yield from metric_tiles(view, ["perf_latency_p99"], best, other)
     load, configuration = best.figures.load, best.run.configuration
     yield Tile(
         label=load.kind.replace("_", " ").capitalize(),
@@ -107,7 +111,7 @@ def _iter_tiles(view: ModelView) -> Iterator[Tile]:
         word, tone = _CONSTRAINTS[verdict.compliance]
         limits = describe_limits(asked)
         yield Tile(label="Constraints", figure=word, unit="", note=limits, tone=tone)
-    yield from memory_tiles(best, other, gpus=view.gpus)
+    yield from metric_tiles(view, ["cpu_used_ram", "gpu_used_memory"], best, other)
 
 
 def recommend(view: ModelView) -> list[Section]:
@@ -126,7 +130,7 @@ def recommend(view: ModelView) -> list[Section]:
             Details(summary="The whole `config.pbtxt`", blocks=(full_config,)),
         )
         blocks.append(Group(title="Change to `config.pbtxt`", blocks=lines))
-        brings: list[Block] = [_build_comparison(default, best, gpus=view.gpus)]
+        brings: list[Block] = [_build_comparison(view, default, best)]
         equal = equal_loads(best, default, view.verdict.goals)
         if equal:
             once = f"Under equal load, as the search measured both once: {equal}."
@@ -138,21 +142,11 @@ def recommend(view: ModelView) -> list[Section]:
     return [section]
 
 
-_COMPARED = (
-    ("perf_throughput", "Throughput"),
-    ("perf_latency_avg", "Average latency"),
-    ("perf_latency_p99", "p99 latency"),
-    ("cpu_used_ram", "Server memory"),
-    ("gpu_used_memory", "GPU memory"),
-)
-
-
-def _build_comparison(default: RankedVariant, best: RankedVariant, *, gpus: bool) -> DataTable:
+def _build_comparison(view: ModelView, default: RankedVariant, best: RankedVariant) -> DataTable:
     """Return the figures of both, each at its own best load."""
     rows = [("Load", str(default.figures.load), str(best.figures.load), "")]
-    for tag, label in _COMPARED[: None if gpus else -1]:
-        metric = METRICS[tag]
-        old, new = metric.value(default.figures), metric.value(best.figures)
+    for tag, label in FIGURES.items():
+        metric, old, new = METRICS[tag], view.value(tag, default), view.value(tag, best)
         if old is not None and new is not None:
             by = change(new / old - 1) if old else NO_VALUE
             rows.append((label, shown(metric, old), shown(metric, new), by))

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from tpx.analyzer.metrics import joules_per_inference
+from tpx.analyzer.metrics import METRICS, joules_per_inference
 from tpx.analyzer.objectives import RankedVariant, compliance_of
 from tpx.analyzer.reports.charts import Mode, Plot
 from tpx.analyzer.results.measurement import Configuration, GpuUse, Measurement, Models, ServerOnly
@@ -128,6 +128,10 @@ class ModelView:
     def gpus(self) -> bool:
         """True if GPU figures are relevant for these configurations."""
         return self.report.shows_gpus(self.verdict.run.models)
+
+    def value(self, tag: str, ranked: RankedVariant) -> float | None:
+        """Return a metric at the best load; None if unknown, or of GPUs that are not relevant."""
+        return METRICS[tag].value(ranked.figures) if self.gpus or not tag.startswith("gpu_") else None
 
     def apply_command(self, name: str) -> str:
         """Return the command that applies a configuration."""
