@@ -75,20 +75,9 @@ def _select_variant(run: Run, name: str) -> Run:
 def _write_run_reports(view: ReportView, config: ReportConfig) -> None:
     """Write every report of the run in these formats, to the places that `profile` uses."""
     place, wanted = config.export_path, set(config.output_formats)
-
-    def named(name: str) -> Path | None:
-        return place / f"report.{ENDINGS[name]}" if name in wanted else None
-
-    output = ProfileOutputSpec(
-        html=named("html"),
-        pdf=named("pdf"),
-        markdown=named("markdown"),
-        json=named("json"),
-        junit=named("junit"),
-        skip_summary_reports="html" not in wanted,
-        skip_detailed_reports="html" not in wanted,
-    )
-    show_written(write_reports(view, output))
+    pages = dict.fromkeys(("skip_summary_reports", "skip_detailed_reports"), "html" not in wanted)
+    files = {name: place / f"report.{ENDINGS[name]}" for name in wanted - {"csv"}}
+    show_written(write_reports(view, build(ProfileOutputSpec, files | pages)))
     if "csv" in wanted:
         for path in write_csv(view, results_in(place)):
             print(f"Report: {path}")
