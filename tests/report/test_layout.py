@@ -13,7 +13,6 @@ from tpx.report.layout import BAR_PX, CHAR_WIDTH_PX, COMPACT, FRAMES, ChartFrame
 
 def chart(*lines: Line, x: Axis | None = None, marks: tuple[Mark, ...] = ()) -> Chart:
     return Chart(
-        key="k",
         title="t",
         description="d",
         x=x or Axis(title="x"),
@@ -120,7 +119,7 @@ def test_an_interval_that_says_nothing_does_not_press_the_points_to_the_bottom()
 def test_bars_lie_within_the_axis_one_above_the_other(*, compact: bool) -> None:
     part = BarPart(color=0, start=0.0, end=21.4, title="")
     bars = (Bar(name="n", total="", parts=(part,)),) * 2
-    made = Chart(key="k", title="t", description="d", x=Axis(title="x"), bars=bars, size="bars")
+    made = Chart(title="t", description="d", x=Axis(title="x"), bars=bars, size="bars")
     drawing = Drawing(made, compact=compact)
     assert drawing.x(part.start) == drawing.frame.left
     assert drawing.x(part.end) <= drawing.frame.right

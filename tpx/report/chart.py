@@ -194,8 +194,6 @@ class Chart:
     """Lines and marks between two axes, or bars over one."""
 
     kind: ClassVar[str] = "picture"
-    key: str
-    """Key that makes ids unique within a page."""
     title: str
     description: str
     x: Axis

@@ -123,7 +123,6 @@ class Drawing:
 
     def __init__(self, chart: Chart, *, compact: bool = False) -> None:
         self.chart = chart
-        self.key = f"{chart.key}-compact" if compact else chart.key
         self.frame = frame = (COMPACT if compact else FRAMES)[chart.size].holding(len(chart.bars))
         self._labels = LabelPlacer(left=frame.left, top=0, right=frame.width, bottom=frame.bottom)
         for line in chart.lines:

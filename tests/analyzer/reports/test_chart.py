@@ -24,14 +24,13 @@ def box(label: PlacedLabel) -> tuple[float, float, float, float]:
 
 
 def drawn(
-    key: str,
     shown: Sequence[RankedVariant],
     others: Sequence[RankedVariant],
     goals: Goals,
     *,
     compact: bool = False,
 ) -> Drawing:
-    chart = draw(key, shown, others, goals)
+    chart = draw(shown, others, goals)
     assert chart is not None
     return Drawing(chart, compact=compact)
 
@@ -39,7 +38,7 @@ def drawn(
 @pytest.mark.parametrize("compact", [False, True])
 def test_no_two_labels_overlap_and_none_leaves_the_drawing(replay: Replay, *, compact: bool) -> None:
     run = replay()
-    drawing = drawn("k", rank(run.models[0], Goals()), (), Goals(), compact=compact)
+    drawing = drawn(rank(run.models[0], Goals()), (), Goals(), compact=compact)
     labels = [box(label) for series in drawing.series for label in series.labels]
     assert len(labels) > (5 if compact else 10)
     assert all(drawing.frame.left <= left and right <= drawing.frame.width for left, _, right, _ in labels)
@@ -49,7 +48,7 @@ def test_no_two_labels_overlap_and_none_leaves_the_drawing(replay: Replay, *, co
 
 def test_every_point_lies_inside_the_axes(replay: Replay) -> None:
     run = replay(latency_budget=500.0)
-    drawing = drawn("k", rank(run.models[0], run.started.goals), (), run.started.goals)
+    drawing = drawn(rank(run.models[0], run.started.goals), (), run.started.goals)
     frame, dots = drawing.frame, [dot for line in drawing.chart.lines for dot in line.dots]
     assert len(dots) == 41
     assert all(frame.left <= drawing.x(dot.x) <= frame.right for dot in dots)
@@ -61,7 +60,7 @@ def test_every_point_lies_inside_the_axes(replay: Replay) -> None:
 def test_styles_differ_by_marker_and_lines_by_dashes_once_styles_run_out(replay: Replay) -> None:
     run = replay()
     ranking = rank(run.models[0], Goals())
-    drawing = drawn("k", [*ranking, *ranking], (), Goals())
+    drawing = drawn([*ranking, *ranking], (), Goals())
     assert len({(s.style, s.dashed) for s in drawing.series}) == 12
     assert len({marker(style, 0, 0) for style in range(STYLES)}) == STYLES
 
@@ -78,7 +77,7 @@ def test_an_unstable_measurement_is_told_from_a_stable_one(replay: Replay) -> No
         for n in ("default", "0")
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=1)
-    chart = draw("k", rank(run.models[0], Goals()), (), Goals())
+    chart = draw(rank(run.models[0], Goals()), (), Goals())
     assert chart is not None
     assert [dot.stable for line in chart.lines for dot in line.dots] == [False, True]
     assert chart.lines[0].dots[0].title == (
@@ -92,4 +91,4 @@ def test_measurements_without_a_latency_make_no_chart(replay: Replay) -> None:
         for n in ("default", "0")
     ]
     run = replay(table, concurrency=(1,), run_config_search_max_instance_count=1)
-    assert draw("k", rank(run.models[0], Goals()), (), Goals()) is None
+    assert draw(rank(run.models[0], Goals()), (), Goals()) is None

@@ -116,8 +116,6 @@ def test_every_chart_is_valid_svg_with_title_and_description(batching: Run) -> N
     charts = [svg for svg in svgs(for_wide_screens(page)) if svg.get("role") == "img"]
     assert len(charts) == 3, "curves, front, breakdown; memory is flat"
     for chart in charts:
-        ids = {element.get("id") for element in chart.iter()}
-        assert set((chart.get("aria-labelledby") or "").split()) <= ids
         assert chart.findtext("title")
         assert chart.findtext("desc")
 

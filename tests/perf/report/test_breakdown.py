@@ -62,7 +62,7 @@ def test_a_cache_counts_for_all_requests_not_only_those_it_answered() -> None:
 
 
 def test_bars_are_the_parts_in_the_order_of_time() -> None:
-    chart = breakdown("breakdown", [("1", make_level(1)), ("late", late())])
+    chart = breakdown([("1", make_level(1)), ("late", late())])
     assert chart is not None
     assert [chart.part_names[part.color] for part in chart.bars[1].parts][:2] == [
         "waiting to be sent",
@@ -75,12 +75,12 @@ def test_bars_are_the_parts_in_the_order_of_time() -> None:
 
 
 def test_nothing_is_drawn_of_levels_without_a_latency() -> None:
-    assert breakdown("breakdown", [("1", make_level(latency=None, client=None))]) is None
+    assert breakdown([("1", make_level(latency=None, client=None))]) is None
 
 
 def test_bars_are_labelled_as_tables_write_latencies_whatever_the_axis_counts() -> None:
     levels = [make_level(latency=summarize(np.array([ns]))) for ns in (870_000, 1_260_000)]
-    chart = breakdown("k", [("a", levels[0]), ("b", levels[1])])
+    chart = breakdown([("a", levels[0]), ("b", levels[1])])
     assert chart is not None
     assert chart.x.title == "Mean latency (ms)"
     assert [bar.total for bar in chart.bars] == ["870 \u00b5s", "1.26 ms"]

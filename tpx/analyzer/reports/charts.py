@@ -26,9 +26,7 @@ _LONGEST_NAME = 26
 ONCE = "faint: measured once, by the search"
 
 
-def load_chart(
-    key: str, shown: Sequence[RankedVariant], others: Sequence[RankedVariant], goals: Goals
-) -> Chart | None:
+def load_chart(shown: Sequence[RankedVariant], others: Sequence[RankedVariant], goals: Goals) -> Chart | None:
     """Return throughput over latency, one line per configuration through its loads; None without latencies.
 
     `shown` have a color, a marker and a legend entry, in this order; `others` are thin lines behind.
@@ -53,7 +51,6 @@ def load_chart(
         if c.tag in texts
     ]
     return Chart(
-        key=key,
         title="Throughput and latency of each configuration under growing load",
         description=f"Each line joins the points of one configuration in the order of their {kind}. {bests}.",
         x=Axis(title="p99 latency (ms)", auto=True),
@@ -125,7 +122,7 @@ def _list_spots(ranking: Sequence[RankedVariant]) -> list[Spot]:
     return [(ranked, m) for ranked in ranking for m in ranked.ordered if m.p99_ns]
 
 
-def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
+def pareto_chart(ranking: Sequence[RankedVariant], *, gpus: bool, most: int) -> Chart | None:
     """Return the Pareto front and `most` other measurements by memory; None for fewer than three."""
     spots, front = _list_spots(ranking), front_of(ranking)
     if len(spots) < 3 or not front:
@@ -154,7 +151,6 @@ def pareto_chart(key: str, ranking: Sequence[RankedVariant], *, gpus: bool, most
     rest = sorted(others, key=lambda spot: -spot[1].throughput)[:most]
     left_out = f" (the {len(rest)} of {len(others)} with the most throughput)"
     return Chart(
-        key=key,
         title="Configurations and loads that no other beats in throughput and latency at once",
         description="The front, from the lowest latency: " + "; ".join(map(title, front)) + ".",
         x=Axis(title="p99 latency (ms)", auto=True),
@@ -183,9 +179,9 @@ def short_name(variant: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"
 
 
-def breakdown(key: str, shown: Iterable[tuple[str, Measurement]]) -> Chart | None:
+def breakdown(shown: Iterable[tuple[str, Measurement]]) -> Chart | None:
     """Return one bar per named measurement of a single model."""
-    return plots.breakdown(key, [(name, m.result) for name, m in shown if not m.members])
+    return plots.breakdown([(name, m.result) for name, m in shown if not m.members])
 
 
 Mode = Literal["online", "offline"]
@@ -258,16 +254,14 @@ SUMMARY: Mapping[Mode, tuple[Plot, ...]] = {
 """Plots of a model's best configurations, in addition to throughput over latency."""
 
 
-def draw_plots(
-    key: str, plots: Sequence[Plot], shown: Sequence[RankedVariant], *, gpus: bool
-) -> tuple[Chart, ...]:
+def draw_plots(plots: Sequence[Plot], shown: Sequence[RankedVariant], *, gpus: bool) -> tuple[Chart, ...]:
     """Return the plots that have figures, with a line per configuration; `gpus` includes GPU plots."""
     wanted = [plot for plot in plots if gpus or "gpu_" not in plot.x_axis + plot.y_axis]
-    drawn = (_draw(f"{key}-{plot.name}", plot, shown) for plot in wanted)
+    drawn = (_draw(plot, shown) for plot in wanted)
     return tuple(chart for chart in drawn if chart is not None)
 
 
-def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
+def _draw(plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
     """Return the plot, or None with fewer than two distinct x values."""
     lines = [line for ranked in shown if (line := _build_plot_line(plot, ranked)).dots]
     dots = [dot for line in lines for dot in line.dots]
@@ -276,7 +270,6 @@ def _draw(key: str, plot: Plot, shown: Sequence[RankedVariant]) -> Chart | None:
     names = ", ".join(line.name for line in lines)
     least, most = (rounded(end(d.y for d in dots)) for end in (min, max))
     return Chart(
-        key=key,
         title=plot.title,
         description=f"Of {names}: from {least} to {most}.",
         x=Axis(title=AXES[plot.x_axis].header, auto=True),

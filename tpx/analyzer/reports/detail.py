@@ -92,7 +92,7 @@ def build_detail(report: ReportView, name: str) -> Document:
     view, ranked = known[name]
     default = view.verdict.default
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
-    chart = load_chart("chart", compared, (), view.verdict.goals)
+    chart = load_chart(compared, (), view.verdict.goals)
     load = "" if chart is None else chart.label_name
     sections = [
         Section(blocks=(_build_statement(ranked, view),)),
@@ -104,12 +104,12 @@ def build_detail(report: ReportView, name: str) -> Document:
         ),
         *section(
             "Where the time goes",
-            breakdown("breakdown", [(str(m.load), m) for m in ranked.by_load]),
+            breakdown([(str(m.load), m) for m in ranked.by_load]),
             lead="The mean latency under each load, in parts that add up to it.",
         ),
     ]
     plots = DETAILED[report.mode] if report.plots is None else report.plots
-    for plot in draw_plots("plot", plots, (ranked,), gpus=view.gpus):
+    for plot in draw_plots(plots, (ranked,), gpus=view.gpus):
         sections += plot_section(plot)
     reasons = [d.text for d in view.verdict.run.decisions if d.variant == name]
     sections += [

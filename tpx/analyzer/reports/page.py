@@ -135,7 +135,7 @@ def hashes(run: Run) -> dict[str, str]:
 def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     ranking, shown = view.verdict.ranking, view.in_detail
     others = [ranked for ranked in ranking if ranked not in shown]
-    chart = load_chart(f"{key}-chart", shown, others, view.verdict.goals)
+    chart = load_chart(shown, others, view.verdict.goals)
     repetitions = repetitions_grid(f"{key}-repetitions", view)
     lead = (
         "Each line is one configuration under growing load; the numbers beside the points are the "
@@ -154,10 +154,10 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
         *recommend(view),
         *section("Throughput and latency", chart, lead=lead),
     ]
-    for plot in draw_plots(f"{key}-plot", SUMMARY[view.report.mode], shown, gpus=view.gpus):
+    for plot in draw_plots(SUMMARY[view.report.mode], shown, gpus=view.gpus):
         sections += plot_section(plot)
     sections += section("Configurations", configurations_grid(f"{key}-configurations", view))
-    front = pareto_chart(f"{key}-pareto", ranking, gpus=view.gpus, most=view.most_measurements)
+    front = pareto_chart(ranking, gpus=view.gpus, most=view.most_measurements)
     sections += section(
         "Trade-offs",
         front,
@@ -166,10 +166,7 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     sections += section("Tokens for one user and for all", users_grid(f"{key}-users", view), lead=_USERS)
     sections += section(
         "Where the time goes",
-        breakdown(
-            f"{key}-breakdown",
-            [(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown],
-        ),
+        breakdown([(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown]),
         lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
         "that add up to it.",
     )

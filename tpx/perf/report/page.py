@@ -189,7 +189,7 @@ def _build_charts(report: Report) -> list[Section]:
     spans = requests_chart(levels)
     if spans is not None:
         sections += section(spans.title, spans, lead=_SPANS)
-    bars = breakdown("breakdown", [(level_name(r.level), r) for r in levels])
+    bars = breakdown([(level_name(r.level), r) for r in levels])
     sections += section("Where the time goes", bars, lead=_PARTS)
     sections += section("Percentiles", spectrum(levels), lead=_SPECTRUM)
     for what in ("throughput", "p99"):

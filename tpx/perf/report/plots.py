@@ -31,7 +31,6 @@ def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objectiv
     marks = [Mark(value=limit_ms, text=f"limit {limit_ms:g} ms")] if limit_ms else []
     marks += [Mark(value=o.bound / 1e6, text=o.text) for o in slo if o.is_latency and not o.figure]
     return Chart(
-        key="curve",
         title="Latency and throughput under growing load",
         description="; ".join(dot.title for dot in lines[-1].dots),
         x=Axis(title="Throughput (infer/s)"),
@@ -89,7 +88,6 @@ def speeds(levels: Sequence[LevelResult]) -> Chart | None:
         for result, stream, speed in known
     )
     return Chart(
-        key="speeds",
         title="Tokens of all users, and speed of each",
         description="; ".join(dot.title for dot in dots),
         x=Axis(title="Speed of one user (tokens/s)"),
@@ -120,7 +118,6 @@ def requests_chart(levels: Sequence[LevelResult]) -> Chart | None:
         bars.append(Dot(x=span.end_ns / 1e9, y=row + 1, title=title))
         firsts.append(Dot(x=span.first_ns / 1e9, y=row + 1, title=title, radius_px=2.5))
     return Chart(
-        key="requests",
         title=f"The last {len(spans)} requests at {load_name(result.level)}",
         description="; ".join(dot.title for dot in firsts),
         x=Axis(title="Seconds since the first of them was due"),
@@ -149,7 +146,6 @@ def spectrum(levels: Sequence[LevelResult]) -> Chart | None:
         labels=tuple(f"{p:g} %" for p in marks),
     )
     return Chart(
-        key="spectrum",
         title="Latency at every percentile",
         description="; ".join(f"{line.name} ends at {line.dots[-1].title}" for line in lines),
         x=Axis(title="Percentile of requests", scale=scale),
@@ -189,7 +185,6 @@ def timeline(levels: Sequence[LevelResult], what: str) -> Chart | None:
         return None
     seconds = [(w.end_ns - begun) / 1e9 for w in windows]
     return Chart(
-        key=f"timeline-{what}",
         title=f"{'Throughput' if what == 'throughput' else 'p99 latency'} of every window",
         description=f"{len(windows)} windows of {len(levels)} levels",
         x=Axis(title="Seconds since the first window began", scale=linear_scale(seconds, count=8)),
@@ -256,7 +251,7 @@ def parts_of(result: LevelResult) -> dict[str, int]:
     return {part: found[part] for part in PARTS if found.get(part)}
 
 
-def breakdown(key: str, named: Sequence[tuple[str, LevelResult]]) -> Chart | None:
+def breakdown(named: Sequence[tuple[str, LevelResult]]) -> Chart | None:
     """Return one bar per level, as long as the parts of its mean latency; None if none has a latency."""
     known = [(name, parts) for name, result in named if (parts := parts_of(result))]
     if not known:
@@ -282,7 +277,6 @@ def breakdown(key: str, named: Sequence[tuple[str, LevelResult]]) -> Chart | Non
         for name, parts in known
     )
     return Chart(
-        key=key,
         title="Where the mean latency goes",
         description="; ".join(f"{bar.name}: {bar.total}" for bar in bars),
         x=Axis(title=f"Mean latency ({unit})"),
