@@ -5,6 +5,7 @@ meanwhile. Each piece of an InferTensorContents message is such a message too, a
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from tpx.errors import InvalidRequest
 from tpx.protocol.json_outline import LARGE_BYTES, MAX_TENSORS
@@ -28,6 +29,7 @@ Contents = list[memoryview]
 """Contents of one input, in the message's order."""
 
 
+@lru_cache(maxsize=1024)
 def encode_varint(value: int) -> bytes:
     """Encode a number as a protobuf varint."""
     out = bytearray()

@@ -282,7 +282,7 @@ class ServedModel(Served):
         """Register a request for in-order replies, and compute it unless its response is cached."""
         if self._order is not None:
             self._order.enter(request)
-            request.pieces = None
+            request.template_of = None
         cache = self._cache
         try:
             if cache is None:
@@ -362,7 +362,7 @@ class ServedModel(Served):
 
     def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
         """Send a piece of a stream: what `responded` does, without a response and its times as objects."""
-        self.statistics.streamed(index, request.arrived_ns, begun_ns, now_ns)
+        self.statistics.streamed(index, begun_ns, now_ns)
         if request.pieces is not None:
             self._deliver(request.pieces, piece)
 

@@ -229,8 +229,8 @@ class ModelStatistics:
         else:
             self.executed(early.batch, now_ns)
 
-    def streamed(self, index: int, arrived_ns: int, begun_ns: int, now_ns: int) -> None:
-        """Record a piece of a stream, which was sent as soon as it was there."""
+    def streamed(self, index: int, begun_ns: int, now_ns: int) -> None:
+        """Record a piece of a stream, which was sent as soon as it was there, and is not its first."""
         kept = self.responses.get(index)
         if kept is None:
             if index > _LAST_INDEX:
@@ -243,8 +243,6 @@ class ModelStatistics:
         success.count += 1
         success.ns += ns
         kept.compute_output.count += 1
-        if not index and self.latencies is not None:
-            self.latencies.observe("first_response", now_ns - arrived_ns, now_ns)
 
     def _count_response(
         self,

@@ -190,7 +190,7 @@ def counters(live: Live, model: str) -> dict[str, int]:
     statistics = served.statistics
     return {
         "success": statistics.durations()["success"].count,
-        "responses": sum(kept.success.count for kept in statistics.responses.values()),
+        "responses": sum(kept.success.count for kept in list(statistics.responses.values())),
         "in_flight": served.in_flight,
         **statistics.failures,
     }

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -133,12 +133,26 @@ def encode(head: RequestHead, response: InferResponse, limit_bytes: int) -> byte
     tensor of one element becomes a scalar. Raises InvalidRequest for a datatype that JSON cannot
     represent, Overloaded for a tensor with more than `limit_bytes` of JSON.
     """
-    answer: JsonObject = dict(response.parameters or {})
-    answer |= {"model_name": head.model.name, "model_version": str(head.model.version)}
+    values = {tensor.name: json_value(tensor, limit_bytes) for tensor in response.outputs}
+    return _join(head, response.parameters or {}, values)
+
+
+def encode_around(head: RequestHead, output: str) -> tuple[bytes, bytes]:
+    """Return what `encode` puts before and behind the value of the only output, without parameters."""
+    before, _, behind = _join(head, {}, {output: b"\0"}).partition(b"\0")  # never in JSON
+    return before, behind
+
+
+def json_value(tensor: Tensor, limit_bytes: int) -> bytes:
+    """Return a tensor as JSON, a scalar if it has one element. Raises as `encode`."""
+    data = json_data(tensor, limit_bytes)
+    return data[1:-1] if math.prod(tensor.shape) == 1 else data
+
+
+def _join(head: RequestHead, parameters: JsonObject, values: Mapping[str, bytes]) -> bytes:
+    answer = {**parameters, "model_name": head.model.name, "model_version": str(head.model.version)}
     if head.request_id:
         answer["id"] = head.request_id
-    for tensor in response.outputs:
-        data = json_data(tensor, limit_bytes)
-        one = math.prod(tensor.shape) == 1
-        answer[tensor.name] = orjson.Fragment(data[1:-1] if one else data)
+    for name, value in values.items():
+        answer[name] = orjson.Fragment(value)
     return orjson.dumps(answer, option=orjson.OPT_SORT_KEYS)

@@ -32,7 +32,7 @@ from tpx.serving.turn import Turn
 _REMEMBERED_HEADS = 1024
 _REMEMBERED_HEAD_BYTES = 16 << 10
 _REMEMBERED_SIZES = 4
-_RAW_OUTPUT = bytes((RAW_OUTPUT_TAG,))
+RAW_OUTPUT = bytes((RAW_OUTPUT_TAG,))
 FINAL: Mapping[str, Parameter] = MappingProxyType({"triton_final_response": True})
 NOT_FINAL: Mapping[str, Parameter] = MappingProxyType({"triton_final_response": False})
 """Parameters of every response of a stream but the last."""
@@ -287,14 +287,20 @@ def _render_starts(
     head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter]
 ) -> list[bytes]:
     """Return the bytes before each tensor; the first item includes all other fields of the message."""
+    fields = render_fields(head, outputs, parameters)
+    if not outputs:
+        return [fields]
+    starts = [RAW_OUTPUT + encode_varint(len(tensor.data)) for tensor in outputs]
+    starts[0] = fields + starts[0]
+    return starts
+
+
+def render_fields(head: RequestHead, outputs: list[Tensor], parameters: Mapping[str, Parameter]) -> bytes:
+    """Return a ModelInferResponse without the data of its tensors."""
     message = messages.ModelInferResponse(
         model_name=head.model.name, model_version=str(head.model.version), id=head.request_id
     )
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     set_parameters(message.parameters, parameters)
-    if not outputs:
-        return [message.SerializeToString()]
-    starts = [_RAW_OUTPUT + encode_varint(len(tensor.data)) for tensor in outputs]
-    starts[0] = message.SerializeToString() + starts[0]
-    return starts
+    return message.SerializeToString()

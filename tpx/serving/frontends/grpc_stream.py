@@ -21,7 +21,14 @@ from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_protobuf import request_id_of
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.deferred import NotLoaded
-from tpx.serving.frontends.grpc_infer import FINAL, NOT_FINAL, GrpcInference, encode_response
+from tpx.serving.frontends.grpc_infer import (
+    FINAL,
+    NOT_FINAL,
+    RAW_OUTPUT,
+    GrpcInference,
+    encode_response,
+    render_fields,
+)
 from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail_internally
 from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_stream
@@ -113,6 +120,7 @@ class _InferStream:
             if infer.head.model.decoupled:
                 # other models send one response, which needs no limit
                 infer.backpressure = ResponseBackpressure()
+                infer.template_of = self._template_of
             self._add_turn(turn, message)
             if self._plane.tracer.on:
                 self._waits_since_ns = trace_stream(
@@ -250,6 +258,24 @@ class _InferStream:
             self._fail_response(turn, infer, exc)
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             self._abort_stream(exc)
+
+    def _template_of(self, infer: InferRequest, response: InferResponse) -> Callable[[bytes], None] | None:
+        """Return what sends the tensors of responses like this one; None if outputs are converted."""
+        turn: _Turn = infer.context
+        if infer.head.converted or infer.head.placed:
+            return None
+        fields = render_fields(infer.head, response.outputs, NOT_FINAL) + RAW_OUTPUT
+        call = self._call
+
+        def send(data: bytes) -> None:
+            if self._ended or turn.done:
+                return
+            size = encode_varint(len(data))
+            message_bytes = len(fields) + len(size) + len(data)
+            start = _INFER_RESPONSE_TAG + encode_varint(message_bytes) + fields + size
+            call.send((start, data), len(start) + len(data))
+
+        return send
 
     def _take_encoded(
         self, turn: _Turn, infer: InferRequest, response: InferResponse, parts: list[Buffer] | TpxError

@@ -2,16 +2,18 @@
 
 import logging
 import re
+from collections.abc import Callable
 from functools import partial
 
 import orjson
 
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
+from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.generate_json import decode, encode
+from tpx.serving.frontends.generate_json import decode, encode, encode_around, json_value
 from tpx.serving.frontends.http_verbs import (
     MODEL,
     STATUS_OF_CODE,
@@ -81,6 +83,8 @@ class HttpGeneration:
             decoded.parameters.update(self._forwarding.of_head(request.head))
         infer = self._plane.bind(decoded).request(self._reply, answer)
         infer.backpressure = ResponseBackpressure()
+        if isinstance(answer, _Events):
+            infer.template_of = self._template_of
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
             trace_http(self._plane.tracer, infer, request)
@@ -105,6 +109,29 @@ class HttpGeneration:
         except Exception:  # one request's boundary
             log.exception("encoding an answer failed")
             _fail_request(infer, TpxError("internal error: see the log of the server"))
+
+    def _template_of(self, infer: InferRequest, response: InferResponse) -> Callable[[bytes], None]:
+        """Return what sends the tensors of responses like this one."""
+        answer: _Events = infer.context
+        [like] = response.outputs
+        before, behind = encode_around(infer.head, like.name)
+        limit_bytes = self._plane.offload.limit_bytes
+
+        def send(data: bytes) -> None:
+            if answer.over:
+                return
+            tensor = Tensor(like.name, like.datatype, like.shape, data)
+            if answer.encoding:  # behind a large response
+                later = InferResponse([tensor])
+                later.final = False
+                self._reply(infer, later)
+                return
+            try:
+                answer.send_event(200, b"%b%b%b" % (before, json_value(tensor, limit_bytes), behind))
+            except TpxError as exc:
+                _fail_request(infer, exc)
+
+        return send
 
 
 def _encode_json(infer: InferRequest, response: InferResponse, limit_bytes: int) -> bytes:
@@ -186,7 +213,7 @@ class _Events:
         if response.error is not None:
             self._send_error(response.error)
         elif data:
-            self._send_event(200, data)
+            self.send_event(200, data)
         if response.final:
             self._end_response()
 
@@ -196,9 +223,10 @@ class _Events:
 
     def _send_error(self, error: TpxError) -> None:
         text = error.message.encode(errors="replace").decode()  # it may quote invalid text of the client
-        self._send_event(STATUS_OF_CODE[error.code], orjson.dumps({"error": text}))
+        self.send_event(STATUS_OF_CODE[error.code], orjson.dumps({"error": text}))
 
-    def _send_event(self, status: int, data: bytes) -> None:
+    def send_event(self, status: int, data: bytes) -> None:
+        """Send JSON as an event; the first one has the status."""
         self._begin_response(status)
         self._request.send(b"data: %b\n\n" % data)
 

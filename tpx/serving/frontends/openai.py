@@ -193,7 +193,7 @@ class OpenAiInference:
         answer: _Answer = _OpenAiEvents(request, form, own) if asked.stream else _OpenAiSingle(request, form)
         infer = self._plane.bind(decoded).request(_reply, answer)
         if isinstance(answer, _OpenAiEvents) and isinstance(form, _Passed):
-            infer.pieces = answer.send
+            infer.template_of = lambda *_: answer.send_string
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
@@ -292,6 +292,10 @@ class _OpenAiEvents:
         """Send an event; dropped if the client is gone."""
         self._begin()
         self.request.send((b"%b\n\n" if self._own else b"data: %b\n\n") % event)
+
+    def send_string(self, data: bytes) -> None:
+        """Send the event in a tensor of one string."""
+        self.send(data[4:])  # behind its length
 
     def _begin(self) -> None:
         if not self._begun:

@@ -16,7 +16,7 @@ from tests.serving.backends.python.asking import floats
 from tests.serving.live import Live
 from tests.waiting import stands
 
-ZOO = ("repeat", "flood", "varies", "varies_in_order", "stream_async")
+ZOO = ("repeat", "flood", "varies", "varies_in_order", "stream_async", "speaks")
 
 
 class Stream:
@@ -161,4 +161,60 @@ def test_the_events_of_a_stream_have_the_parameters_of_its_responses(live: Live)
         {"z": 2, **model},
         model,
         {"n": True, "y": 1, "z": 2, **model},
+    ]
+
+
+SPOKEN = "one two three-is-longer twice four parameter five bytes error six"
+"""Between the words: two elements, a parameter, a byte that is not UTF-8, an error."""
+
+
+def test_responses_like_the_first_and_others_among_them_come_in_order(live: Live) -> None:
+    with streaming(live) as stream:
+        said = client.InferInput("say", [1], "BYTES")
+        said.set_data_from_numpy(np.array([SPOKEN], np.object_))
+        stream.grpc.async_stream_infer("speaks", [said], request_id="7", enable_empty_final_response=True)
+        got = [stream.next() for _ in range(8)]
+        with pytest.raises(Exception, match="as asked"):
+            stream.next()
+        got += [stream.next(), stream.next()]
+    words = [result.as_numpy("said") for result in got]
+    assert [None if said is None else said.tolist() for said in words] == [
+        [b"one"], [b"two"], [b"three-is-longer"], [b"twice", b"twice"], [b"four"], [b"parameter"], [b"five"],
+        [b"byte\xff"], [b"six"], None,
+    ]  # fmt: skip
+    responses = [result.get_response() for result in got]
+    assert {(each.model_name, each.model_version, each.id) for each in responses} == {("speaks", "1", "7")}
+    assert [sorted(each.parameters) for each in responses].count(["triton_final_response"]) == 9
+    assert [each.parameters["triton_final_response"].bool_param for each in responses] == [False] * 9 + [True]
+
+
+def test_events_like_the_first_and_others_among_them_come_in_order(live: Live) -> None:
+    body = json.dumps({"say": SPOKEN, "id": "7"}).encode()
+    answer = live.http("POST", "/v2/models/speaks/generate_stream", body)
+    events = [event.removeprefix(b"data: ") for event in answer.body.split(b"\n\n")[:-1]]
+    assert events[1] == b'{"id":"7","model_name":"speaks","model_version":"1","said":"two"}'
+    assert [json.loads(event).get("said") for event in events] == [
+        "one", "two", "three-is-longer", ["twice", "twice"], "four", "parameter", "five", "byte\ufffd", None,
+        "six",
+    ]  # fmt: skip
+    assert json.loads(events[8]) == {"error": "as asked"}
+
+
+def test_each_response_of_a_stream_is_counted(live: Live) -> None:
+    def counted() -> dict[str, int]:
+        [stats] = live.http("GET", "/v2/models/speaks/stats").json["model_stats"]
+        return {
+            f"{index} {kind}": durations[kind]["count"]
+            for index, durations in stats["response_stats"].items()
+            for kind in ("success", "fail", "empty_response")
+        }
+
+    before = counted()
+    live.http("POST", "/v2/models/speaks/generate_stream", json.dumps({"say": "one two error"}).encode())
+    after = {key: count - before.get(key, 0) for key, count in counted().items()}
+    assert [key for key, count in after.items() if count] == [
+        "0 success",
+        "1 success",
+        "2 fail",
+        "3 empty_response",
     ]

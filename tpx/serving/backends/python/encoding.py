@@ -32,8 +32,7 @@ def added_tensors(
 _OWN_PARAMETERS = frozenset(("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"))
 _KEY = "python"
 _NULL_KEY = "python null"
-STRING = "python string"
-"""Key of `string_start` in `RequestHead.rendered`."""
+_INLINE = frames.NUMBER.pack(frames.INLINE)
 CODES = (
     Code.UNKNOWN,
     Code.INTERNAL,
@@ -107,17 +106,6 @@ def _encode_head(head: RequestHead, added: Sequence[Tensor], context: str = "") 
     return frames.encode_head(tensors, extra)
 
 
-def string_start(head: RequestHead) -> bytes:
-    """Return what a response begins with whose only output is one string, in the frame; cached in the head.
-
-    The size of the tensor follows, the length of the string, and the string.
-    """
-    encoded = frames.encode_head([(head.outputs[0].spec.name, "BYTES", (1,))], {})
-    start = frames.STATUS.pack(frames.TENSORS, len(encoded)) + encoded + frames.NUMBER.pack(frames.INLINE)
-    head.remember_rendered(STRING, start)
-    return start
-
-
 class AnswerDecoder:
     """Decodes the answers of one model; caches how equal response heads map to a request head."""
 
@@ -156,6 +144,16 @@ class AnswerDecoder:
             code, message = body[at], bytes(body[at + 1 : at + 1 + size]).decode(errors="replace")
             return InferResponse([], _make_error(message, code)), at + 1 + size
         return int(status), at
+
+    def start_of_piece(self, response: InferResponse, body: bytes, at: int) -> bytes:
+        """Return how an entry of one small tensor begins, up to the tensor's size; empty for others."""
+        if response.error is not None or response.parameters or not response.outputs or self._states:
+            return b""
+        head_at = at + frames.STATUS.size
+        head_ends = head_at + frames.STATUS.unpack_from(body, at)[1]
+        start = body[at : head_ends + frames.NUMBER.size]
+        one = len(self._heads[body[head_at:head_ends]].tensors) == 1
+        return start if one and start.endswith(_INLINE) else b""
 
     def skip(self, body: Buffer, at: int, views: frames.Views) -> tuple[int, int]:
         """Skip the entry of a cancelled request; return the size of its tensors and the position of the next

@@ -9,12 +9,10 @@ from tpx.errors import Code, ExecutionError, NotReady, TpxError
 from tpx.protocol.tensors import Buffer
 from tpx.serving.backends.python.connection import WorkerConnection
 from tpx.serving.backends.python.encoding import (
-    STRING,
     AnswerDecoder,
     added_tensors,
     encode_null,
     encode_request,
-    string_start,
 )
 from tpx.serving.backends.python.lifecycle import InstanceSettings, ModelProcess
 from tpx.serving.backends.python.pending import PendingBatch, PendingRequest, unread_buffers
@@ -23,7 +21,7 @@ from tpx.serving.backends.python.worker import frames
 from tpx.serving.batch import Batch, EarlyResponse, Stacking
 from tpx.serving.host import Host
 from tpx.serving.instance import CompletionSink
-from tpx.serving.request import InferRequest, RequestTrace
+from tpx.serving.request import InferRequest, InferResponse, RequestTrace
 from tpx.serving.stacking.sequences import SequenceStacking, null_request
 
 log = logging.getLogger(__name__)
@@ -299,14 +297,13 @@ class PythonInstance:
         while at < end:
             handle, flags = _start_of_response(data, at)
             held = known.get(handle)
-            if held is not None and held.passes and not (flags or held.over):
-                start = held.head.rendered.get(STRING) or string_start(held.head)
+            if held is not None and held.start and not (flags or held.over):
+                start = held.start
                 if data.startswith(start, at + _START_BYTES):
                     at += _START_BYTES + len(start)
-                    size_at, at = at, at + frames.NUMBER.size + frames.SIZE.size
-                    piece_ends = size_at + frames.NUMBER.size + _tensor_size(data, size_at)[0]
-                    held.pass_piece(data[at:piece_ends], now_ns)
-                    at = piece_ends
+                    piece_at = at + frames.NUMBER.size
+                    at = piece_at + _tensor_size(data, at)[0]
+                    held.pass_piece(data[piece_at:at], now_ns)
                     continue
             at = self._handle_response(data, at)
 
@@ -334,11 +331,16 @@ class PythonInstance:
         response = None
         if not flags & frames.EMPTY:
             held.request.head = held.head
+            start_at = at
             response, at = self._answers.take(held.request, body, at, connection)
         final = bool(flags & frames.FINAL)
         held.responded(response, final=final)
         if final:
             del self._held[handle]
+        elif held.request.template_of is not None and isinstance(response, InferResponse):
+            start = self._answers.start_of_piece(response, body, start_at)
+            if start:
+                held.learn(response, start)
         return at
 
 

@@ -168,9 +168,9 @@ class PendingRequest:
         "handle",
         "head",
         "over",
-        "passes",
         "request",
         "single",
+        "start",
     )
 
     def __init__(
@@ -191,8 +191,8 @@ class PendingRequest:
         if owner.decoupled:
             self.single = Batch([request])
             self.single.executes = False
-        self.passes = self.single is not None and request.pieces is not None and request.trace is None
-        """True if strings may be given to `pass_piece` instead of `responded`."""
+        self.start = b""
+        """Start of the responses whose tensor goes to `pass_piece` instead of to `responded`; empty: none."""
         self._owner = owner
         self._index = index
         self._connection = connection
@@ -249,13 +249,16 @@ class PendingRequest:
         elif final:
             self._end_request()
 
+    def learn(self, response: InferResponse, start: bytes) -> None:
+        """Pass pieces from now on if the frontend has a template of responses like this one."""
+        request = self.request
+        template_of, request.template_of = request.template_of, None
+        if template_of is not None and self.single is not None and not (request.trace or request.cancelled):
+            request.pieces = template_of(request, response)
+            self.start = start if request.pieces is not None else b""
+
     def pass_piece(self, piece: bytes, now_ns: int) -> None:
-        """Handle a response that is one string and not the last one."""
-        if not self._begun_ns:
-            single = self.single
-            assert single is not None
-            self._begin(single, now_ns)
-            self._begun_ns = single.gathered_ns
+        """Handle a response like the one that the template was made of."""
         self._owner.sink.streamed(self.request, piece, self._sent, self._begun_ns, now_ns)
         self._sent += 1
         self._begun_ns = now_ns
