@@ -36,6 +36,8 @@ _ACCEPTED = (b"grpc-accept-encoding", b"identity,gzip,deflate")
 # HEADERS frame, its block, DATA frame header, message prefix
 _pack_start = struct.Struct(f">BHBBI{len(RESPONSE_HEAD)}sBHBBIBI").pack
 _pack_trailers = struct.Struct(f">BHBBI{len(OK_TRAILERS)}s").pack
+# DATA frame header, message prefix
+_pack_message = struct.Struct(">BHBBIBI").pack
 
 
 class MessageSink(Protocol):
@@ -404,9 +406,14 @@ class ServerCall(Stream):
             if encoding:
                 block += encode_stateless([(b"grpc-encoding", encoding.encode())])
             sender.transport.write(frames.frame(HEADERS, END_HEADERS, self.id, sender.block(block)))
+        total = size + PREFIX_BYTES
         if encoding:
             message = deflate(b"".join(parts), encoding, limits.response_level)
             sender.queue(self, (pack_prefix(1, len(message)), message))
+        elif total <= JOIN_BELOW_BYTES and not self.outbox and sender.reserve(self, total):
+            start = _pack_message(total >> 16, total & 0xFFFF, DATA, 0, self.id, 0, size)
+            sender.transport.write(b"".join((start, *parts)))
+            return
         else:
             sender.queue(self, (pack_prefix(0, size), *parts))
         if self._sink is not None and self.queued > CALL_UNREAD_BYTES and self.request_stream is not None:

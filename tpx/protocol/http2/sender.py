@@ -120,12 +120,12 @@ class FrameSender:
         self._ready: OrderedDict[int, Stream] = OrderedDict()
         self._starved: dict[int, Stream] = {}
         self.sent_bytes = 0
-        """Total queued bytes ever sent."""
+        """Total bytes of DATA ever sent."""
         self._sent_bytes_before = self._sent_bytes_long_before = 0
 
     @property
     def reads(self) -> bool:
-        """True if the peer accepted queued bytes since the start of the second before last."""
+        """True if the peer accepted DATA since the start of the second before last."""
         return self.sent_bytes != self._sent_bytes_long_before
 
     def reserve(self, stream: Stream, size: int) -> bool:
@@ -134,6 +134,7 @@ class FrameSender:
             return False
         self.window -= size
         stream.send_window -= size
+        self.sent_bytes += size
         return True
 
     def fits(self, size: int) -> int:
