@@ -51,6 +51,8 @@ def member(value: object, argument: str, kind: type[E]) -> E:
 
 def sequence(value: Any, argument: str) -> list[Any]:
     """Return a sequence other than text, or an array, as a list. Raises TypeError."""
+    if type(value) is list:  # the common case: the check below costs ten times as much
+        return value.copy()
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return list(value)
     if hasattr(value, "__array__"):

@@ -69,6 +69,10 @@ _LENGTH = struct.Struct("<I")
 
 def encode_strings(array: Array) -> bytes:
     """Return the wire form of an array of bytes or str."""
+    if array.size == 1:  # a token: without an iterator and a list
+        element = array.item()
+        data = element if isinstance(element, bytes) else str(element).encode()
+        return _LENGTH.pack(len(data)) + data
     parts: list[bytes] = []
     for element in array.reshape(-1):
         data = element if isinstance(element, bytes) else str(element).encode()

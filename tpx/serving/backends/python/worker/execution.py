@@ -48,7 +48,8 @@ class Execution:
         self._reports = reports
         self._decoupled = decoupled
         self._heads = frames.Heads()
-        self._answer_heads: dict[Any, bytes] = {}
+        self._answer_starts: dict[Any, bytes] = {}
+        """Status and head of entries, by parameters and tensors."""
         self._live: set[int] = set()
         self.cancelled: set[int] = set()
         """Handles of the requests that are known to be cancelled."""
@@ -198,16 +199,15 @@ class Execution:
             start = frames.STATUS.pack(frames.ERROR, len(message)) + struct.pack("<B", error.code())
             return [start, message], []
         tensors = response._outputs
-        heads = tuple([tensor._make_head() for tensor in tensors])
-        key = heads if response._parameters == "{}" else (heads, response._parameters)
-        head = self._answer_heads.get(key)
-        if head is None:
+        key = (response._parameters, *[(tensor._name, tensor._datatype, tensor._shape) for tensor in tensors])
+        start = self._answer_starts.get(key)
+        if start is None:
             extra = {} if response._parameters == "{}" else {"parameters": response._parameters}
-            head = frames.encode_head(heads, extra)
-            if len(self._answer_heads) >= _HEADS:
-                self._answer_heads.clear()
-            self._answer_heads[key] = head
-        return [frames.STATUS.pack(frames.TENSORS, len(head)), head], [tensor._encode() for tensor in tensors]
+            head = frames.encode_head(key[1:], extra)
+            if len(self._answer_starts) >= _HEADS:
+                self._answer_starts.clear()
+            start = self._answer_starts[key] = frames.STATUS.pack(frames.TENSORS, len(head)) + head
+        return [start], [tensor._encode() for tensor in tensors]
 
     # coroutines
 
@@ -267,7 +267,10 @@ class Execution:
             start = frames.RESPONSE_START.pack(handle, flags)
             own, tensors = self._encode_response(response)
             if self._decoupled:
-                self._await_credit(handle, sum(len(data) for data in tensors) + frames.RESPONSE_BYTES)
+                size = frames.RESPONSE_BYTES
+                for data in tensors:
+                    size += len(data)
+                self._await_credit(handle, size)
             try:
                 self.channel.send(frames.RESPONSE, [start, *own], tensors)
             except MemoryError as exc:

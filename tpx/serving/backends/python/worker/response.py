@@ -79,33 +79,33 @@ class InferenceResponseSender:
         """Send a response, the final flag, or both. Raises TypeError, TritonModelException."""
         if response is not None and not isinstance(response, InferenceResponse):
             raise arguments.wrong(response, "send(): response", "an InferenceResponse")
-        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+        final = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        if flags != 0 and not final:
             arguments.integer(flags, "send(): flags", 0, 2**32 - 1)
             raise TritonModelException("Unable to send response. Unsupported flag provided.")
-        if response is None and flags != TRITONSERVER_RESPONSE_COMPLETE_FINAL:
+        if response is None and not final:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
         with self._lock:
-            self._check_response(response, flags)
-            self._closed = flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL
+            if self._closed or not self._decoupled:
+                self._check_response(response, final=final)
+            self._closed = final
             self._sent += response is not None
-        self._responder.respond(self._handle, response, final=flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        self._responder.respond(self._handle, response, final=final)
 
     def is_cancelled(self) -> bool:
         """Return whether the request was cancelled."""
         return self._responder.is_cancelled(self._handle)
 
-    def _check_response(self, response: Any, flags: int) -> None:
+    def _check_response(self, response: Any, *, final: bool) -> None:
         if self._closed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
-        if self._decoupled:
-            return
         if response is not None and self._sent:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send more than one response."
             )
-        if response is None and flags == TRITONSERVER_RESPONSE_COMPLETE_FINAL and not self._sent:
+        if response is None and final and not self._sent:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send complete final before sending a "
                 "response."
