@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,11 @@ from tpx.protocol.v2 import DecodedRequest, check_string_count
 from tpx.protocol.v2_json import MAX_ELEMENTS
 from tpx.serving.request import InferResponse, RequestHead, TensorSpec
 from tpx.serving.signature import Signature
+
+_LENGTH_BYTES = 4
+"""Length of a string, before it in its tensor."""
+_LONGEST_ESCAPE = 6
+"""Bytes of JSON for a byte of text, at most."""
 
 
 def decode(body: Buffer, signature: Signature, max_strings: int) -> DecodedRequest:
@@ -133,17 +138,30 @@ def encode(head: RequestHead, response: InferResponse, limit_bytes: int) -> byte
     tensor of one element becomes a scalar. Raises InvalidRequest for a datatype that JSON cannot
     represent, Overloaded for a tensor with more than `limit_bytes` of JSON.
     """
-    values = {tensor.name: json_value(tensor, limit_bytes) for tensor in response.outputs}
+    values = {tensor.name: _json_value(tensor, limit_bytes) for tensor in response.outputs}
     return _join(head, response.parameters or {}, values)
 
 
-def encode_around(head: RequestHead, output: str) -> tuple[bytes, bytes]:
-    """Return what `encode` puts before and behind the value of the only output, without parameters."""
-    before, _, behind = _join(head, {}, {output: b"\0"}).partition(b"\0")  # never in JSON
-    return before, behind
+def encoder_of_data(head: RequestHead, like: Tensor, limit_bytes: int) -> Callable[[bytes], bytes]:
+    """Return what encodes responses without parameters, by the data of their only tensor, which is otherwise
+    `like` another. It raises as `encode`.
+    """
+    before, _, behind = _join(head, {}, {like.name: b"\0"}).partition(b"\0")  # never in JSON
+    one_string = like.datatype == "BYTES" and math.prod(like.shape) == 1
+
+    def encode_data(data: bytes) -> bytes:
+        text = data[_LENGTH_BYTES:]
+        whole = one_string and int.from_bytes(data[:_LENGTH_BYTES], "little") == len(text)
+        if whole and _LONGEST_ESCAPE * len(data) < limit_bytes:
+            value = orjson.dumps(text.decode(errors="replace"))
+        else:
+            value = _json_value(Tensor(like.name, like.datatype, like.shape, data), limit_bytes)
+        return b"%b%b%b" % (before, value, behind)
+
+    return encode_data
 
 
-def json_value(tensor: Tensor, limit_bytes: int) -> bytes:
+def _json_value(tensor: Tensor, limit_bytes: int) -> bytes:
     """Return a tensor as JSON, a scalar if it has one element. Raises as `encode`."""
     data = json_data(tensor, limit_bytes)
     return data[1:-1] if math.prod(tensor.shape) == 1 else data

@@ -13,7 +13,7 @@ from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.generate_json import decode, encode, encode_around, json_value
+from tpx.serving.frontends.generate_json import decode, encode, encoder_of_data
 from tpx.serving.frontends.http_verbs import (
     MODEL,
     STATUS_OF_CODE,
@@ -114,20 +114,18 @@ class HttpGeneration:
         """Return what sends the tensors of responses like this one."""
         answer: _Events = infer.context
         [like] = response.outputs
-        before, behind = encode_around(infer.head, like.name)
-        limit_bytes = self._plane.offload.limit_bytes
+        encode_data = encoder_of_data(infer.head, like, self._plane.offload.limit_bytes)
 
         def send(data: bytes) -> None:
             if answer.over:
                 return
-            tensor = Tensor(like.name, like.datatype, like.shape, data)
             if answer.encoding:  # behind a large response
-                later = InferResponse([tensor])
+                later = InferResponse([Tensor(like.name, like.datatype, like.shape, data)])
                 later.final = False
                 self._reply(infer, later)
                 return
             try:
-                answer.send_event(200, b"%b%b%b" % (before, json_value(tensor, limit_bytes), behind))
+                answer.send_event(200, encode_data(data))
             except TpxError as exc:
                 _fail_request(infer, exc)
 
