@@ -371,9 +371,14 @@ def test_calls_repeated_on_one_connection_get_their_own_answers(
     repository = tmp_path / "models"
     write_model(repository, "changes", doubling(2))
     trace = (trace_flag(f"triton,file={tmp_path}/trace"), trace_flag("level=OFF"), trace_flag("rate=1"))
-    options: dict[str, Any] = {"inline_below_us": 10_000_000, "model_control_mode": "explicit"}
     with (
-        serving(repository, load_model=("changes",), trace_config=trace, **options) as own,
+        serving(
+            repository,
+            inline_below_us=10_000_000,
+            model_control_mode="explicit",
+            load_model=("changes",),
+            trace_config=trace,
+        ) as own,
         own.channel() as channel,
     ):
         # without a deadline, which differs from call to call
