@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from tpx.serving.transport.frame_socket import HEADER
 from tpx.serving.transport.memory import Buffer
@@ -119,7 +119,7 @@ class Heads:
 
 def add_tensors(parts: list[Buffer], buffers: Sequence[_Tensor], memory: Memory[_Tensor]) -> None:
     """Append the locations of tensors, and the bytes of small ones. Raises what `memory` raises."""
-    inline: list[Any] = []  # small tensors are in this process
+    inline: list[_Tensor] = []  # small ones, which are in this process
     for data in buffers:
         size = len(data)
         if size < INLINE_BELOW_BYTES:
@@ -127,7 +127,7 @@ def add_tensors(parts: list[Buffer], buffers: Sequence[_Tensor], memory: Memory[
             inline.append(data)
         else:
             parts.append(LOCATION.pack(memory.put(data, size), size))
-    parts += inline
+    parts += cast("list[Buffer]", inline)
 
 
 def take_tensors(frame: Buffer, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:
