@@ -19,10 +19,11 @@ from tpx.analyzer.reports.tables import write_csv
 from tpx.analyzer.reports.view import ReportView
 from tpx.analyzer.results.journal import read_last_run
 from tpx.analyzer.results.run import Run
+from tpx.argv import from_argv
 from tpx.cli.analyze_options import ENDINGS, ReportConfig, journal_of, show_written
 from tpx.cli.comparing import AnalyzeCompareConfig, named_runs, report_comparison, sides
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, from_argv, nearest
+from tpx.options import build, fields_of, nearest
 from tpx.perf.compare import difference_json
 from tpx.perf.report.comparison import Against, Compared
 from tpx.report import html, pdf
@@ -77,7 +78,7 @@ def _write_run_reports(view: ReportView, config: ReportConfig) -> None:
     place, wanted = config.export_path, set(config.output_formats)
     pages = dict.fromkeys(("skip_summary_reports", "skip_detailed_reports"), "html" not in wanted)
     files = {name: place / f"report.{ENDINGS[name]}" for name in wanted - {"csv"}}
-    show_written(write_reports(view, build(ProfileOutputSpec, files | pages)))
+    show_written(write_reports(view, build(ProfileOutputSpec, {**files, **pages})))
     if "csv" in wanted:
         for path in write_csv(view, results_in(place)):
             print(f"Report: {path}")
