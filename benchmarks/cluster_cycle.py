@@ -15,12 +15,12 @@ from statistics import median
 import ray
 from ray.experimental import internal_kv
 
+from tpx.argv import from_argv
 from tpx.cluster.balancer import ReplicaRoute, Slots, changes, haproxy_config
 from tpx.cluster.policy import Autoscaler, ReplicaSample
 from tpx.cluster.replica import ReplicaMeter, ReplicaStatus
 from tpx.cluster.spec import LATENCIES, ClusterSpec
 from tpx.cluster.state import ClusterState, ReplicaRecord
-from tpx.options import from_argv
 
 COUNTS = (10, 100, 1000)
 LOOKS = 7

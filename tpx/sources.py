@@ -8,18 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpx.argv import read_argv
 from tpx.errors import UsageError
-from tpx.options import (
-    Field,
-    Given,
-    fields_of,
-    flag_of,
-    nearest,
-    option,
-    read_argv,
-    read_mapping,
-    read_texts,
-)
+from tpx.options import Field, Given, fields_of, flag_of, nearest, option, read_mapping, read_texts
 
 if TYPE_CHECKING:
     import yaml

@@ -26,8 +26,8 @@ from tpx.analyzer.runners.servers import Preparation
 from tpx.analyzer.trial import TrialRunner, may_answer_otherwise
 from tpx.analyzer.variants import OutputRepository, configure
 from tpx.api.serving import RunningServer, serve
+from tpx.argv import from_argv
 from tpx.errors import MeasurementError
-from tpx.options import from_argv
 from tpx.perf.options import SessionSpec
 
 CONFIG: dict[str, Any] = {"name": "m", "max_batch_size": 4}

@@ -7,9 +7,9 @@ import pytest
 
 from tests.serving.frontends.streams import write_streaming_models
 from tests.serving.onnx_files import busy, write_model
+from tpx.argv import from_argv
 from tpx.cli.perf import IN_PROCESS
 from tpx.errors import MeasurementError, TpxError, UsageError
-from tpx.options import from_argv
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report

@@ -11,8 +11,8 @@ from tests.e2e.child import serve
 from tests.serving.live import Live
 from tests.serving.onnx_files import doubling, write_model
 from tests.serving.tracing.collector import collecting
+from tpx.argv import from_argv
 from tpx.cli.serve import main
-from tpx.options import from_argv
 from tpx.serving.options import ServeConfig
 
 ANY_PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")

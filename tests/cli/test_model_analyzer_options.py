@@ -16,8 +16,9 @@ import yaml
 
 from tpx.analyzer.options import ProfileSpec
 from tpx.analyzer.options.file import merge_options
+from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import Field, fields_of, given_in_argv, given_in_mapping
+from tpx.options import Field, fields_of, given_in_mapping
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tpx.argv import given_in_argv
 from tpx.cli.perf import main
-from tpx.options import Field, fields_of, given_in_argv
+from tpx.options import Field, fields_of
 from tpx.perf.options.words import PERF_ANALYZER, REFUSED, PerfWords, read_words
 
 ROOT = Path(__file__).parents[2]

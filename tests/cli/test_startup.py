@@ -8,8 +8,8 @@ from tests.serving.live import serving
 from tests.serving.onnx_files import doubling, write_model
 from tests.serving.repository.agents.journal import Journal, asks_for, journals
 from tpx import __version__
+from tpx.argv import from_argv
 from tpx.cli.startup import log_models, model_rows, option_rows, table
-from tpx.options import from_argv
 from tpx.serving.dataplane import RepositoryEntry
 from tpx.serving.options import ServeConfig
 

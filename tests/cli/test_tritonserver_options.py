@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tpx.argv import from_argv
 from tpx.cli.serve import main
 from tpx.errors import UsageError
-from tpx.options import Field, fields_of, from_argv
+from tpx.options import Field, fields_of
 from tpx.serving.options import ServeConfig
 
 ROOT = Path(__file__).parents[2]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tpx.argv import from_argv
 from tpx.cli.cluster import table
 from tpx.cli.commands import Exit
 from tpx.cli.main import run
 from tpx.cluster.proxy import Proxy
 from tpx.cluster.spec import ClusterSpec
-from tpx.options import from_argv
 
 
 def test_the_group_alone_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tpx.argv import from_argv
 from tpx.cluster.policy import Autoscaler, Backoff, ReplicaSample
 from tpx.cluster.spec import ClusterSpec, Replicas, read_spec
 from tpx.errors import UsageError
-from tpx.options import from_argv
 
 
 def spec(*words: str) -> ClusterSpec:

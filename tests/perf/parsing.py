@@ -2,8 +2,8 @@
 
 import pytest
 
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.options import SessionSpec
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import accumulator, doubling, write_model
+from tpx.argv import from_argv
 from tpx.cli.perf import main
-from tpx.options import from_argv
 from tpx.serving.options import ServeConfig
 
 pytestmark = pytest.mark.e2e

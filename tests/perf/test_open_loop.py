@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.perf.servers import Behaviour, grpc_server, http_server
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import LoadRequest, open_load
 from tpx.perf.loads.rate import RateLoad

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.perf.parsing import message, parse
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.levels import LevelRange
 from tpx.perf.options import SessionSpec
 from tpx.perf.settings import ErrorBudget, Header, Shape

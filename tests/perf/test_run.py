@@ -9,8 +9,8 @@ from datetime import datetime, timedelta, tzinfo
 import pytest
 
 from tests.perf.servers import Behaviour, grpc_server, http_server
+from tpx.argv import from_argv
 from tpx.errors import MeasurementError, UsageError, WireError
-from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tpx.options import build, fields_of, from_argv, from_mapping
+from tpx.argv import from_argv
+from tpx.options import build, fields_of, from_mapping
 from tpx.serving.options import ServeConfig
 
 

@@ -9,9 +9,10 @@ from tpx.analyzer.results.journal import ModelRead, read_last_run
 from tpx.analyzer.results.measurement import Configuration
 from tpx.analyzer.results.run import Run
 from tpx.analyzer.verdict import Finding, judge
+from tpx.argv import from_argv
 from tpx.cli.analyze_options import ApplyConfig, RollbackConfig, journal_of
 from tpx.errors import UsageError
-from tpx.options import from_argv, nearest
+from tpx.options import nearest
 
 
 def apply(argv: Sequence[str]) -> int:

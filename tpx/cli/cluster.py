@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from tpx.argv import from_argv
 from tpx.cli.commands import Exit
 from tpx.cli.interrupts import until_interrupted
 from tpx.cluster import client
@@ -21,7 +22,7 @@ from tpx.cluster.balancer import ReplicaRoute, Slots, envoy_config, haproxy_conf
 from tpx.cluster.page import HOST, open_page
 from tpx.cluster.spec import ClusterAddress, from_plain, read_spec
 from tpx.errors import UsageError
-from tpx.options import from_argv, group, option, required
+from tpx.options import group, option, required
 from tpx.protocol.json_values import JsonObject
 from tpx.ray_driver import connected
 from tpx.report.strangers import harmless

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tpx.argv import from_argv
 from tpx.cli.messages import complain, show
 from tpx.errors import UsageError
-from tpx.options import from_argv, nearest, option
+from tpx.options import nearest, option
 from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability, inspect
 
 _STYLES = {

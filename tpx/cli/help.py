@@ -17,10 +17,11 @@ from typing import Any, Literal, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
+from tpx.argv import texts_in_argv
 from tpx.cli.commands import COMMANDS, MEANINGS, Command, Exit, below
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
-from tpx.options import Field, fields_of, nearest, texts_in_argv
+from tpx.options import Field, fields_of, nearest
 from tpx.sources import variable_of
 
 PURPOSE = "Serve models, measure how fast they are served, find the configuration that serves them best."

@@ -5,12 +5,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tpx.argv import from_argv
 from tpx.cli.commands import Exit
 from tpx.cli.comparing import PerfCompareConfig, named_runs, report_comparison, sides
 from tpx.cli.interrupts import Interrupts
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.compare import Levels, compare, difference_json, read_levels
 from tpx.perf.in_turns import ComparisonRounds, run_in_turns
 from tpx.perf.loops import event_loop

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpx.argv import from_argv
 from tpx.cli.messages import terminal_width
-from tpx.options import from_argv, option
+from tpx.options import option
 from tpx.report.text import Table
 
 _CHAT = (

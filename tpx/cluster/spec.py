@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, given, given_in_argv, group, option
+from tpx.options import build, fields_of, given, group, option
 from tpx.protocol.json_values import JsonObject
 from tpx.sources import config_file, read_file, values_of
 

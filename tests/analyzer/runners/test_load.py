@@ -13,7 +13,7 @@ from tpx.analyzer.metrics import METRICS
 from tpx.analyzer.results.measurement import LoadPoint, Variant
 from tpx.analyzer.runners.load import LoadGenerator, level_of, shorten_rules, to_measurement
 from tpx.analyzer.variants import configure
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.inputs.texts import PROBES
 from tpx.perf.levels import Level
 from tpx.perf.options import SessionSpec

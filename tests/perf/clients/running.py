@@ -4,7 +4,7 @@ import asyncio
 
 import psutil
 
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.loops import event_loop
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.model import Report

@@ -15,9 +15,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from grpc_reflection.v1alpha import reflection
 
 from tests.perf.clients.running import level
+from tpx.argv import from_argv
 from tpx.cli.perf import main
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import LevelResult
 

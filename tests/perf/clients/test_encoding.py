@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.perf.parsing import parse
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.clients.base import PLAIN, Client, RequestFields
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.grpc import GrpcClient

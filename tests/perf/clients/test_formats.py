@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.perf.servers import Behaviour, http_server
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.connecting import open_model
 from tpx.perf.options import SessionSpec
 from tpx.perf.run import run

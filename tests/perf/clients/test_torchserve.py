@@ -13,8 +13,8 @@ import pytest
 
 from tests.answering import Request, answering
 from tests.perf.clients.running import level
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.clients.torchserve import form
 from tpx.perf.options import SessionSpec
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.serving.frontends.streams import write_streaming_models
 from tests.serving.live import Live, serving
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.inputs.feed import MixedFeed, RoundRobin
 from tpx.perf.levels import Level, ModelShare
 from tpx.perf.loops import event_loop

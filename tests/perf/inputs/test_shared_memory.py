@@ -14,8 +14,8 @@ import pytest
 from tests.perf.clients.running import level, ran
 from tests.serving.live import Live, serving, write_models
 from tests.serving.shared_memory.fake_driver import compiled_driver
+from tpx.argv import from_argv
 from tpx.errors import MeasurementError, UsageError
-from tpx.options import from_argv
 from tpx.perf.clients.base import Region
 from tpx.perf.connecting import open_model
 from tpx.perf.inputs import shared_memory

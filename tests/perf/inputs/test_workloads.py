@@ -9,8 +9,8 @@ import pytest
 
 from tests.perf.clients.openai_server import Script, openai_server
 from tests.perf.clients.running import level
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.clients.endpoint import Endpoint, ServiceSpec
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.openai import DELAY, INPUT, SESSION

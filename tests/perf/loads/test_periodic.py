@@ -10,8 +10,8 @@ from tests.perf.clients.running import level
 from tests.perf.loads.streams import FakeStream, periodic
 from tests.serving.frontends.streams import write_streaming_models
 from tests.serving.live import Live, serving
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import LevelResult, Verdict
 

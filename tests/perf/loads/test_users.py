@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from tests.perf.measure.known_tokens import measured
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.options import SessionSpec
 
 S = 1_000_000_000

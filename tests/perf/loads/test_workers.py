@@ -15,8 +15,8 @@ from tests.perf.clients.running import workers
 from tests.perf.conftest import FakeClient
 from tests.perf.servers import Behaviour, grpc_server, http_server
 from tests.waiting import eventually
+from tpx.argv import from_argv
 from tpx.errors import MeasurementError, UsageError, WireError
-from tpx.options import from_argv
 from tpx.perf.inputs.feed import RoundRobin
 from tpx.perf.inputs.requests import Requests
 from tpx.perf.levels import Level, LevelRange

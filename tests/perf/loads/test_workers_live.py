@@ -19,8 +19,8 @@ from tests.perf.servers import Behaviour, http_server
 from tests.serving.frontends.streams import write_streaming_models
 from tests.serving.live import Live, serving
 from tests.serving.onnx_files import accumulator, write_model
+from tpx.argv import from_argv
 from tpx.errors import MeasurementError
-from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop
 from tpx.perf.observer import LevelProgress, Observer

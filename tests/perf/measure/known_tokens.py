@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tests.perf.virtual import VirtualLoop, run_virtually
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.options import SessionSpec
 from tpx.perf.results import LevelResult
 from tpx.perf.run import run

@@ -14,8 +14,8 @@ import pytest
 
 from tests.perf.conftest import PLAIN_SPEC, FakeClient, make_level, make_session, measure
 from tests.perf.servers import Behaviour, grpc_server, http_server
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.loops import event_loop, waiting
 from tpx.perf.measure import wakeups

@@ -12,7 +12,7 @@ from tests.perf.conftest import make_level, make_window
 from tests.perf.report.test_summaries import DEAD, OVER, UNSTABLE, objective, report
 from tests.report.blocks import blocks_of
 from tests.report.reading import read
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.measure.estimates import Sample, estimate
 from tpx.perf.metrics_page import GpuFigures, MetricsFigures

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.perf.conftest import make_level
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.levels import Level
 from tpx.perf.observer import LevelProgress
 from tpx.perf.options import SessionSpec

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.perf.conftest import PLAIN_SPEC, make_level, make_window
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.options import SessionSpec
 from tpx.perf.report.level_text import level_block

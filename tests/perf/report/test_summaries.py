@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.perf.conftest import make_level
-from tpx.options import from_argv
+from tpx.argv import from_argv
 from tpx.perf.clients.model import ModelDescription, ServerDescription
 from tpx.perf.objectives import Assessment, Compliance, parse_objectives
 from tpx.perf.options import SessionSpec

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_argv
 from tpx.serving.options import ServeConfig
 from tpx.serving.tracing.settings import SpanSettings, TraceSetting
 

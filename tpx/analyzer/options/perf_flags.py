@@ -11,8 +11,9 @@ from typing import Any
 
 from tpx.analyzer.search.ranges import ModelParameters
 from tpx.analyzer.values import Flags, numbers
+from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import TRUE_WORDS, fields_of, given_in_argv, nearest
+from tpx.options import TRUE_WORDS, fields_of, nearest
 from tpx.perf.inputs.base import length_warning
 from tpx.perf.options import SessionSpec
 from tpx.perf.options.aiperf import ENDPOINTS, translate

@@ -32,8 +32,9 @@ from tpx.analyzer.search.spec import (
     axes_of,
 )
 from tpx.analyzer.values import Flags
+from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, given, given_in_argv, group
+from tpx.options import build, fields_of, given, group
 from tpx.perf.settings import Shape
 
 if TYPE_CHECKING:

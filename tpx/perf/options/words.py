@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import build, given_in_argv, group, option
+from tpx.options import build, group, option
 from tpx.perf.inputs.base import length_warning
 from tpx.perf.levels import KINDS, LevelRange
 from tpx.perf.options import SessionSpec
