@@ -109,7 +109,7 @@ TAIL = "{x_axis: concurrency, y_axis: perf_latency_p99, title: Tail over load, m
 
 
 def titles_of(page: Path) -> list[str]:
-    return re.findall(r"<title id=[^>]*>([^<]*)</title>", page.read_text(encoding="utf-8"))
+    return re.findall(r'role="img"[^>]*>\s*<title>([^<]*)</title>', page.read_text(encoding="utf-8"))
 
 
 def test_plots_are_those_that_are_asked_for_of_all_or_of_one(run_path: Path, tmp_path: Path) -> None:
