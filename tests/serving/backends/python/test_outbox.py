@@ -5,7 +5,9 @@ import struct
 import threading
 from typing import Any
 
+from tests.serving.backends.python.test_channel import LARGE
 from tests.serving.backends.python.test_connection import tensor_memory
+from tests.waiting import eventually
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.channel import Channel
 from tpx.serving.backends.python.worker.execution import Execution
@@ -96,15 +98,13 @@ def test_a_response_does_not_wait_long_for_others_of_its_step() -> None:
 
 def test_responses_that_come_while_a_frame_is_sent_follow_it() -> None:
     process = Process()
-    with process.channel._sending:  # a thread that sends waits for this
-        sender = threading.Thread(target=process.outbox.post, args=(1, [("text", b"first")]))
-        sender.start()
-        while not process.outbox._sending.locked():
-            sender.join(0.001)
-        process.outbox.post(2, [("text", b"second")])
-    found: list[int] = []
-    while len(found) < 2:
-        found += [handle for handle, _, _ in responses(process.frame())]
+    sender = threading.Thread(target=process.channel.send, args=(frames.RESPONSE, [LARGE]))
+    sender.start()
+    eventually(process.channel._sending.locked)
+    process.outbox.post(1, [("text", b"first")])
+    process.outbox.post(2, [("text", b"second")])
+    assert process.frame() == LARGE
+    found = [handle for _ in range(2) for handle, _, _ in responses(process.frame())]
     sender.join()
     process.close()
     assert found == [1, 2]

@@ -17,6 +17,10 @@ from tpx.serving.transport.memory import BlockMemory, Blocks, Buffer
 _READ_BYTES = 32 << 10
 """Below the size from which the allocator maps memory anew for each read."""
 
+_MOST_KEPT = 1000
+"""Frames behind those being sent, from which threads wait with more."""
+_PATIENCE_S = 1.0
+
 OnFrame = Callable[[int, memoryview], None]
 Entry = tuple[list[Buffer], list[Buffer]]
 """An entry of a frame: its own parts, and its tensors."""
@@ -35,7 +39,11 @@ class Channel:
         self._sock = sock
         self._on_frame = on_frame
         self.waiting = Waiting(sock.fileno())
-        self._sending = threading.RLock()
+        self._framing = threading.RLock()
+        """Held while a frame gets its blocks and its place. Reentrant: the collector may end a sender, which
+        sends.
+        """
+        self._sending = threading.Lock()
         self._changed = threading.Condition(threading.Lock())
         self._reading = False
         self._rest = b""
@@ -56,7 +64,7 @@ class Channel:
         self, kind: int, parts: list[Buffer], entries: Sequence[Entry], *, keep: bool = False
     ) -> None:
         """Send a frame of parts and entries, or keep it for `flush` or the next frame. Raises MemoryError."""
-        with self._sending:
+        with self._framing:
             try:
                 for own, tensors in entries:
                     parts += own
@@ -66,31 +74,32 @@ class Channel:
                 self._blocks.take_back()
                 raise
             self._blocks.sent()
-            if keep:
-                self._kept.append(frames.framed(kind, parts))
-            else:
-                self._send_all(frames.framed(kind, parts))
+            self._kept.append(frames.framed(kind, parts))
+        if not keep:
+            self.flush()
 
     @property
     def free_bytes(self) -> int:
         """Bytes of shared memory for tensors to the server."""
-        with self._sending:
+        with self._framing:
             return self._blocks.free_bytes
 
     def flush(self) -> None:
-        """Send the kept frame."""
-        if self._kept:
-            with self._sending:
-                self._send_all(b"")
-
-    def _send_all(self, data: bytes) -> None:
-        if self._kept:
-            data = b"".join((*self._kept, data))
-            self._kept.clear()
-        try:
-            self._sock.sendall(data)
-        except OSError as exc:
-            raise ServerGone from exc
+        """Send the frames so far, unless another thread is sending, which then sends these, too."""
+        kept, sending = self._kept, self._sending
+        # checked again after the release: another thread may have failed to acquire it until then
+        while kept and (
+            sending.acquire(False) or (len(kept) > _MOST_KEPT and sending.acquire(timeout=_PATIENCE_S))
+        ):
+            try:
+                count = len(kept)  # others append meanwhile, but only this thread removes
+                data = kept[0] if count == 1 else b"".join(kept[:count])
+                del kept[:count]
+                self._sock.sendall(data)
+            except OSError as exc:
+                raise ServerGone from exc
+            finally:
+                sending.release()
 
     def begin(self, batch: int) -> None:
         """Record that this batch was started; the server sees it even if the process dies."""
