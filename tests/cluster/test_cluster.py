@@ -249,8 +249,33 @@ def test_a_file_starts_a_cluster_that_status_and_logs_show(
             assert not any("\u2026" in line for line in lines)
         lines = watched(80, b"}\r\n", "status", "--watch", "--json", "-n", "filed")
         assert [json.loads(line)["name"] for line in lines if line.startswith("{")][:3] == ["filed"] * 3
+        shown = status_of_page("-n", "filed")
+        assert [(row["name"], row["state"]) for row in shown["replicas"]] == [
+            (name, "ready") for name in names
+        ]
     finally:
         assert tpx("down", "-n", "filed").returncode == 0
+
+
+def status_of_page(*words: str) -> Any:
+    """Return what `tpx cluster page` shows; it ends by Ctrl-C."""
+    command = [
+        sys.executable,
+        "-m",
+        "tpx",
+        "cluster",
+        "page",
+        "--port=0",
+        *words,
+        f"--ray-address={HEAD}:{PORT}",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as child:
+        assert child.stdout is not None
+        with urllib.request.urlopen(f"{child.stdout.readline().strip()}status", timeout=30) as answer:
+            status = json.load(answer)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == Exit.INTERRUPTED
+    return status
 
 
 def watched(columns: int, sign: bytes, *words: str) -> list[str]:
