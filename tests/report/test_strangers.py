@@ -5,8 +5,8 @@ import pytest
 from tpx.cli.messages import fitted
 from tpx.report.ci import to_markdown
 from tpx.report.document import Cell, Column, DataTable, Document, Note, Section, TableRow
-from tpx.report.strangers import harmless
-from tpx.report.text import Table, wrapped
+from tpx.report.strangers import harmless, wrapped
+from tpx.report.text import Table
 
 EVIL = {
     "clears the screen": ("a\x1b[2Jb", r"a\x1b[2Jb"),

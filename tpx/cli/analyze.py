@@ -31,8 +31,7 @@ from tpx.perf.objectives import Compliance
 from tpx.report.digits import duration, latency, rounded
 from tpx.report.files import STEP_SUMMARY, step_summary_path
 from tpx.report.pdf import require_typst
-from tpx.report.strangers import harmless
-from tpx.report.text import wrapped
+from tpx.report.strangers import harmless, wrapped
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -34,7 +34,8 @@ from tpx.perf.results import Estimates, LevelResult
 from tpx.perf.statistics.intervals import Interval
 from tpx.perf.statistics.summaries import summarize
 from tpx.report.digits import duration
-from tpx.report.text import Table, wrapped
+from tpx.report.strangers import wrapped
+from tpx.report.text import Table
 
 CONFIGURATIONS_SHOWN = 60
 MOST_TRIALS = 400

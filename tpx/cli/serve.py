@@ -19,7 +19,7 @@ from tpx.cli.startup import log_models, log_options
 from tpx.errors import TpxError
 from tpx.options import Given, build, fields_of
 from tpx.perf.loops import event_loop
-from tpx.report.text import wrapped
+from tpx.report.strangers import wrapped
 from tpx.serving.endpoints import BoundEndpoint, check_ports
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl

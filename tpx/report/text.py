@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tpx.report.document import Block, Bullets, CodeBlock, DataTable, Document, Facts, Note, Statement
-from tpx.report.strangers import harmless
+from tpx.report.strangers import harmless, wrapped
 
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _BREAKS = re.compile(r"(?<=[ _,/+;=])")
@@ -166,14 +166,6 @@ def _format_block(block: Block, width: int | None) -> str:
         case CodeBlock():
             return "\n".join(line.text for line in block.lines)
     return ""
-
-
-def wrapped(text: str, width: int | None) -> str:
-    """Wrap a text between words if a width is given. Control characters are escaped."""
-    text = harmless(text)
-    if width is None:
-        return text
-    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def sparkline(values: Sequence[float]) -> str:
