@@ -7,6 +7,7 @@ memory to others; a small request of a connection that holds nothing is always s
 """
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from typing import NamedTuple, Protocol
 
 from tpx.errors import Cancelled, Overloaded, TpxError
 from tpx.protocol.tensors import Array
+
+log = logging.getLogger(__name__)
 
 SMALL_BYTES = 16 << 10
 """Maximum size of a request that need not wait for memory; the number of connections bounds them all."""
@@ -199,6 +202,7 @@ class MemoryBudget:
 
     def overload(self) -> Overloaded:
         """Return the error of a request that there is no memory for."""
+        log.debug("a request is refused: %s", self.refusal)
         return Overloaded(self.refusal)
 
     def advance(self) -> None:
@@ -212,6 +216,7 @@ class MemoryBudget:
         # refusing a request may close other connections, which then no longer wait
         for user, waiter in list(self._waiting.items()):
             if self._tick - waiter.since > self._wait_s and self._waiting.pop(user, None) is not None:
+                log.debug("what waited %d s for memory is refused: %s", self._wait_s, self.refusal)
                 waiter.refuse()
 
     def _schedule_check(self) -> None:

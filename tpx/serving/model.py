@@ -111,7 +111,10 @@ class ServedModel(Served):
             self,
             parts.limiter,
             inline=InlinePolicy(
-                inline_below_ns if parts.opened.inline else 0, parts.arrivals, waited=waited_ns
+                inline_below_ns if parts.opened.inline else 0,
+                parts.arrivals,
+                waited=waited_ns,
+                model=config.name,
             ),
             arrivals=parts.arrivals,
         )

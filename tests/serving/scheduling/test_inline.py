@@ -250,6 +250,18 @@ def test_what_the_loops_thread_waited_for_a_core_is_no_slow_execution(waited_ns:
     assert not throttled.open, "the earlier wait excuses one execution only"
 
 
+def test_where_a_model_is_computed_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "tpx.serving.scheduling")
+    told = InlinePolicy(BELOW_NS, Arrivals(), lambda: 0, model="net")
+    for _ in range(20):
+        told.measured_in_thread(SHORT_NS, ROW, alone=False)
+    told.measured_here(SECOND, ROW)
+    assert [record.getMessage() for record in caplog.records] == [
+        "requests to 'net' are computed on the event loop, because they are short",
+        "requests to 'net' are computed by its instances for a time",
+    ]
+
+
 def test_a_lone_request_that_freezes_the_loop_keeps_the_model_off_it_too() -> None:
     now_ns = [0]
     policy = InlinePolicy(BELOW_NS, Arrivals(), lambda: now_ns[0])

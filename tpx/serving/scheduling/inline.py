@@ -8,8 +8,11 @@ still seems to have become slow is on probation in its instances' threads, whose
 rehabilitated; one that froze the loop for other clients is barred for a time.
 """
 
+import logging
 import time
 from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 _NONE = -1
 """No rows, not even empty ones."""
@@ -68,8 +71,8 @@ class InlinePolicy:
     """Decides for a model, from the cost of past executions, what the event loop computes itself."""
 
     __slots__ = (
-        "_below_ns", "_freezes", "_lone", "_short", "_waited", "_waited_ns", "lone_row_size", "row_size",
-        "usual_ns",
+        "_below_ns", "_freezes", "_lone", "_model", "_short", "_waited", "_waited_ns", "lone_row_size",
+        "row_size", "usual_ns",
     )  # fmt: skip
 
     def __init__(
@@ -78,11 +81,13 @@ class InlinePolicy:
         arrivals: Arrivals,
         clock: Callable[[], int] = time.perf_counter_ns,
         waited: Callable[[], int] = lambda: 0,
+        model: str = "",
     ) -> None:
         """`below_ns` limits short executions, 0 computes nothing on the loop; `arrivals` counts the requests
         to all models before they reach the policy. `waited` returns how long the loop's thread has waited
-        for a core since it began, in ns; always 0 if unknown.
+        for a core since it began, in ns; always 0 if unknown. `model` names the model in the log.
         """
+        self._model = model
         self._below_ns = below_ns
         self._waited = waited
         self._waited_ns: int | None = None
@@ -136,7 +141,11 @@ class InlinePolicy:
 
     def _update(self) -> None:
         short, lone, barred = self._short, self._lone, self._freezes.barred
+        before = self.row_size
         self.row_size = short.most_row_size if short.open and not barred else _NONE
+        if (before < 0) is not (self.row_size < 0):
+            place = "on the event loop, because they are short" if before < 0 else "by its instances"
+            log.debug("requests to '%s' are computed %s%s", self._model, place, " for a time" * barred)
         self.lone_row_size = lone.most_row_size if lone.open and not barred else _NONE
         self.usual_ns = short.usual_ns
 
