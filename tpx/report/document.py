@@ -87,8 +87,8 @@ class Tile:
 
     label: str
     figure: str
-    unit: str
-    note: str
+    unit: str = ""
+    note: str = ""
     tone: str = ""
 
 

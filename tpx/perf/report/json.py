@@ -100,6 +100,13 @@ def _encode_fields(record: object, *left_out: str) -> Json:
     return out
 
 
+_AS_THEY_ARE = (
+    *("seed", "batch_size", "stable", "interrupted", "reason", "requests", "failed", "resent"),
+    *("kept_windows", "warmup_windows", "in_flight", "sequences"),
+)
+"""Fields of a level that are the same in JSON."""
+
+
 def _encode_level(result: LevelResult, offset_ns: int) -> Json:
     estimates, times, check = result.estimates, result.client, result.client_check
     client = None
@@ -116,16 +123,11 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         throughput |= {"ci_low": interval.low, "ci_high": interval.high, "confidence": interval.confidence}
     return {
         **asdict(result.level),
-        "seed": result.seed,
-        "batch_size": result.batch_size,
+        **{name: getattr(result, name) for name in _AS_THEY_ARE},
         "verdict": result.verdict.value,
-        "stable": result.stable,
         "over_limit": result.verdict.value == "over_limit",
-        "interrupted": result.interrupted,
-        "reason": result.reason,
         "trials": len(result.windows),
         "windows": [_encode_window(w, offset_ns) for w in result.windows],
-        "requests": result.requests,
         "duration_s": result.duration_ns / 1e9,
         "latency_us": _encode_optional(_encode_latency, result.latency),
         "open_loop": _encode_optional(_encode_fields, result.open_loop),
@@ -134,14 +136,9 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         "wake_up_us": None if result.wake_ups is None else result.wake_ups.cost_ns / 1000,
         "server": _encode_optional(_encode_server, result.server),
         "network_us": None if result.server is None else result.network_ns / 1000,
-        "failed": result.failed,
-        "resent": result.resent,
         "errors": {e.code: {"count": e.count, "message": e.message} for e in result.errors},
         "throughput": throughput,
         "latency_ci_us": None if estimates is None else dict(map(_encode_interval, estimates.latency)),
-        "kept_windows": result.kept_windows,
-        "warmup_windows": result.warmup_windows,
-        "in_flight": result.in_flight,
         "client_check": {"cpu_pct": check.cpu_share * 100, **_encode_fields(check, "cpu_share")}
         if check
         else None,
@@ -152,7 +149,6 @@ def _encode_level(result: LevelResult, offset_ns: int) -> Json:
         else batches_json(estimates.batches),
         "streaming": _encode_optional(_encode_streaming, result.streaming),
         "goodput": _encode_optional(_encode_goodput, result.goodput),
-        "sequences": result.sequences,
         "sessions": _encode_optional(asdict, result.sessions),
         "metrics": _encode_optional(_encode_metrics, result.metrics),
     }

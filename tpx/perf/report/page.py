@@ -3,7 +3,7 @@
 import os
 import platform
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tpx import __version__
@@ -23,23 +23,10 @@ from tpx.perf.report.grids import (
 from tpx.perf.report.level_text import waited_before
 from tpx.perf.report.model import Report, answers_text, level_name, load_name, percentile_name, throughput
 from tpx.perf.report.plots import breakdown, curve, requests_chart, spectrum, speeds, timeline
-from tpx.perf.results import (
-    LevelResult,
-    Verdict,
-)
+from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import latency, rounded
-from tpx.report.document import (
-    Document,
-    Note,
-    Section,
-    Statement,
-    Tile,
-    bullets,
-    code,
-    provenance,
-    section,
-)
+from tpx.report.document import Document, Note, Section, Statement, Tile, bullets, code, provenance, section
 from tpx.report.text import sparkline
 
 _PARTS = (
@@ -59,7 +46,7 @@ def build(report: Report, argv: Sequence[str]) -> Document:
     levels, config, answers = report.levels, report.config, answers_text(report).strip("\n")
     best = report.best or max(levels, key=lambda r: r.throughput_infer_per_s, default=None)
     sections = [
-        Section(blocks=(replace(conclude(report), tiles=() if best is None else _build_tiles(best)),)),
+        Section(blocks=(replace(conclude(report), tiles=() if best is None else tuple(_build_tiles(best))),)),
         *section("Objectives", objectives_grid(report)),
         *(section("Findings", code(answers)) if answers else []),
         *_build_charts(report),
@@ -177,60 +164,50 @@ def _build_charts(report: Report) -> list[Section]:
     levels = report.levels
     points = curve(levels, report.config.windows.latency_threshold, report.config.answers.slo)
     load = points.label_name if points else ""
-    sections = section(
-        "Latency and throughput",
-        points,
-        lead=f"One point per level, in the order of load; the numbers beside the points are the {load}. The "
-        "bars through the points are 95 % confidence intervals. Better is down and to the right.",
-    )
-    sections += section("Levels", levels_grid(report))
-    speed = speeds(levels)
-    sections += section("Tokens", speed, tokens_grid(report), token_times_grid(report))
     spans = requests_chart(levels)
-    if spans is not None:
-        sections += section(spans.title, spans, lead=_SPANS)
-    bars = breakdown([(level_name(r.level), r) for r in levels])
-    sections += section("Where the time goes", bars, lead=_PARTS)
-    sections += section("Percentiles", spectrum(levels), lead=_SPECTRUM)
+    sections = [
+        *section(
+            "Latency and throughput",
+            points,
+            lead=f"One point per level, in the order of load; the numbers beside the points are the {load}. "
+            "The bars through the points are 95 % confidence intervals. Better is down and to the right.",
+        ),
+        *section("Levels", levels_grid(report)),
+        *section("Tokens", speeds(levels), tokens_grid(report), token_times_grid(report)),
+        *section(spans.title if spans else "", spans, lead=_SPANS),
+        *section("Where the time goes", breakdown([(level_name(r.level), r) for r in levels]), lead=_PARTS),
+        *section("Percentiles", spectrum(levels), lead=_SPECTRUM),
+    ]
     for what in ("throughput", "p99"):
         chart = timeline(levels, what)
-        if chart is not None:
-            lead = "Each point is a window, in the time of the run."
-            sections += section(chart.title, chart, lead=lead)
+        lead = "Each point is a window, in the time of the run."
+        sections += section(chart.title if chart else "", chart, lead=lead)
     return sections
 
 
-def _build_tiles(best: LevelResult) -> tuple[Tile, ...]:
+def _build_tiles(best: LevelResult) -> Iterator[Tile]:
     reach = None if best.estimates is None else best.estimates.throughput
-    tiles = [
-        Tile(
-            label="Throughput",
-            figure=rounded(best.throughput_infer_per_s),
-            unit="infer/s",
-            note=_describe_interval(reach, rounded) if reach else "",
-            tone="good" if best.meets_limits else "",
-        )
-    ]
-    if best.latency is not None:
-        for percentile in (50.0, 99.0, 99.9):
-            figure, unit = latency(best.latency.at(percentile)).split()
-            found = None if best.estimates is None else best.estimates.at(percentile)
-            note = ""
-            if found is not None and found.interval.high is None:
-                note = found.note.partition(" (")[0]
-            elif found is not None:
-                note = _describe_interval(found.interval, latency)
-            label = f"{percentile_name(percentile)} latency"
-            tiles.append(Tile(label=label, figure=figure, unit=unit, note=note))
-    if best.server is not None and best.server.execution_count:
-        batch = rounded(best.server.mean_batch)
-        tiles.append(Tile(label="Mean batch", figure=batch, unit="", note="in the server"))
-    note, tone = (
-        f"of {sum(w.requests + w.failed for w in best.windows):,} requests",
-        "bad" * bool(best.failed),
+    yield Tile(
+        label="Throughput",
+        figure=rounded(best.throughput_infer_per_s),
+        unit="infer/s",
+        note=_describe_interval(reach, rounded) if reach else "",
+        tone="good" if best.meets_limits else "",
     )
-    tiles.append(Tile(label="Failed", figure=f"{best.failed:,}", unit="", note=note, tone=tone))
-    return tuple(tiles)
+    summary = best.latency
+    times = [] if summary is None else [(p, latency(summary.at(p))) for p in (50.0, 99.0, 99.9)]
+    for percentile, time in times:
+        figure, unit = time.split()
+        found = None if best.estimates is None else best.estimates.at(percentile)
+        note = ""
+        if found is not None:
+            unbounded = found.interval.high is None
+            note = found.note.partition(" (")[0] if unbounded else _describe_interval(found.interval, latency)
+        yield Tile(label=f"{percentile_name(percentile)} latency", figure=figure, unit=unit, note=note)
+    if best.server is not None and best.server.execution_count:
+        yield Tile(label="Mean batch", figure=rounded(best.server.mean_batch), note="in the server")
+    note = f"of {sum(w.requests + w.failed for w in best.windows):,} requests"
+    yield Tile(label="Failed", figure=f"{best.failed:,}", note=note, tone="bad" if best.failed else "")
 
 
 def _describe_interval(interval: Interval, shown: Callable[[float], str]) -> str:
