@@ -94,7 +94,11 @@ def build_detail(report: ReportView, name: str) -> Document:
     compared = (ranked,) if default is None or default is ranked else (ranked, default)
     chart = load_chart(compared, (), view.verdict.goals)
     load = "" if chart is None else chart.label_name
-    sections = [
+    plots = draw_plots(
+        DETAILED[report.mode] if report.plots is None else report.plots, (ranked,), gpus=view.gpus
+    )
+    reasons = [d.text for d in view.verdict.run.decisions if d.variant == name]
+    sections = (
         Section(blocks=(_build_statement(ranked, view),)),
         *section(
             "Throughput and latency",
@@ -107,23 +111,18 @@ def build_detail(report: ReportView, name: str) -> Document:
             breakdown([(str(m.load), m) for m in ranked.by_load]),
             lead="The mean latency under each load, in parts that add up to it.",
         ),
-    ]
-    plots = DETAILED[report.mode] if report.plots is None else report.plots
-    for plot in draw_plots(plots, (ranked,), gpus=view.gpus):
-        sections += plot_section(plot)
-    reasons = [d.text for d in view.verdict.run.decisions if d.variant == name]
-    sections += [
+        *(each for plot in plots for each in plot_section(plot)),
         *section("Loads", loads_grid("loads", view, ranked)),
         *section("Final rounds", repetitions_grid("repetitions", view, ranked)),
         *section("Why the search ended here", bullets(reasons)),
         *section("Failed trials", *failure_blocks(ranked.run.failures)),
         _build_configuration(ranked, view),
-    ]
+    )
     return Document(
         product="analyze",
         title=name,
         subtitle=f"{view.verdict.model} \u00b7 {plural(len(ranked.ordered), 'load')} measured \u00b7 "
         f"{duration(sum(m.duration_ns for m in ranked.ordered))} under load",
-        sections=tuple(sections),
+        sections=sections,
         parent=report.parent,
     )

@@ -145,7 +145,9 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
     dots = [dot for line in (chart.lines if chart else ()) for dot in line.dots]
     lead += _ONCE if any(dot.context for dot in dots) else ""
     several = len(view.report.run.models) > 1
-    sections = [
+    pareto = pareto_chart(ranking, gpus=view.gpus, most=view.most_measurements)
+    run, plots = view.verdict.run, draw_plots(SUMMARY[view.report.mode], shown, gpus=view.gpus)
+    return [
         Section(
             title=view.verdict.model if several else "",
             chapter=key if several else "",
@@ -153,30 +155,23 @@ def _build_model_sections(view: ModelView, key: str) -> list[Section]:
         ),
         *recommend(view),
         *section("Throughput and latency", chart, lead=lead),
+        *(each for plot in plots for each in plot_section(plot)),
+        *section("Configurations", configurations_grid(f"{key}-configurations", view)),
+        *section(
+            "Trade-offs", pareto, lead=_PARETO + (_MEASURED_ONCE if any(r.settled for r in ranking) else "")
+        ),
+        *section("Tokens for one user and for all", users_grid(f"{key}-users", view), lead=_USERS),
+        *section(
+            "Where the time goes",
+            breakdown([(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown]),
+            lead="The mean latency of each configuration at its best load (the number behind its name), in "
+            "parts that add up to it.",
+        ),
+        *section("The final rounds", repetitions, lead=_ROUNDS),
+        *section("Failed trials", *failure_blocks(run.failures, run.unavailable)),
+        *section("How the search went", _build_trace_table(run, ranking)),
+        *section("All measurements", measurements_grid(f"{key}-measurements", view)),
     ]
-    for plot in draw_plots(SUMMARY[view.report.mode], shown, gpus=view.gpus):
-        sections += plot_section(plot)
-    sections += section("Configurations", configurations_grid(f"{key}-configurations", view))
-    front = pareto_chart(ranking, gpus=view.gpus, most=view.most_measurements)
-    sections += section(
-        "Trade-offs",
-        front,
-        lead=_PARETO + (_MEASURED_ONCE if any(r.settled for r in ranking) else ""),
-    )
-    sections += section("Tokens for one user and for all", users_grid(f"{key}-users", view), lead=_USERS)
-    sections += section(
-        "Where the time goes",
-        breakdown([(f"{short_name(r.name)}, {r.figures.load.value:g}", r.figures) for r in shown]),
-        lead="The mean latency of each configuration at its best load (the number behind its name), in parts "
-        "that add up to it.",
-    )
-    sections += section("The final rounds", repetitions, lead=_ROUNDS)
-    sections += section(
-        "Failed trials", *failure_blocks(view.verdict.run.failures, view.verdict.run.unavailable)
-    )
-    sections += section("How the search went", _build_trace_table(view.verdict.run, ranking))
-    sections += section("All measurements", measurements_grid(f"{key}-measurements", view))
-    return sections
 
 
 def plot_section(plot: Chart) -> list[Section]:
