@@ -288,7 +288,7 @@ def _describe_tokens(stream: Streaming) -> Iterator[str]:
         figure = stream.figure(name)
         if figure is not None:
             tail = next((e for e in figure.estimates if e.percentile == 99.0), None)
-            sure = "" if tail is None else _format_bounds(tail.interval)
+            sure = "" if tail is None or tail.interval.low <= 0 else f" ({_format_ends(tail.interval)})"
             yield f"{title}: {_summarize_latency(figure.summary)}{sure}"
     speed = "" if stream.user_units_per_s is None else f", {rounded(stream.user_units_per_s)} for each user"
     lengths = _describe_lengths(stream.figure("output_tokens"))
@@ -301,12 +301,9 @@ def _describe_tokens(stream: Streaming) -> Iterator[str]:
         yield f"Prompt tokens: {stream.prompt_units:,}{cached if stream.cached_units else ''}{lengths}"
 
 
-def _format_bounds(interval: Interval) -> str:
-    """Return the ends of an interval in parentheses; nothing where it bounds nothing."""
-    if interval.low <= 0:
-        return ""
+def _format_ends(interval: Interval) -> str:
     low = latency(interval.low)
-    return f" (at least {low})" if interval.high is None else f" ({low}-{latency(interval.high)})"
+    return f"at least {low}" if interval.high is None else f"{low}-{latency(interval.high)}"
 
 
 def _describe_lengths(figure: StreamFigure | None) -> str:
@@ -330,12 +327,11 @@ def _describe_certainty(result: LevelResult) -> Iterator[str]:
         yield f"Wake-ups dominate: {result.wake_ups}"
     elif result.estimates is not None:
         through = result.estimates.throughput
-        ranges = [f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s"] * (
-            through.low > 0
-        )
         latencies = [e for e in result.estimates.latency if e.percentile in (None, 99.0)]
         # a bound of zero says nothing
-        ranges += [_format_range(e) for e in latencies if e.interval.low > 0]
+        ranges = [_format_range(e) for e in latencies if e.interval.low > 0]
+        if through.low > 0:
+            ranges.insert(0, f"{rounded(through.low)}-{rounded(through.high or through.value)} infer/s")
         if ranges:
             yield f"{CONFIDENCE * 100:g}% CI: {', '.join(ranges)}"
         if result.latency is not None:
@@ -359,10 +355,8 @@ def _summarize_latency(found: LatencySummary) -> str:
 
 def _format_range(estimate: LatencyEstimate) -> str:
     name = "mean" if estimate.percentile is None else percentile_name(estimate.percentile)
-    interval = estimate.interval
-    if interval.high is None:
-        return f"{name} at least {latency(interval.low)} ({_shorten_note(estimate.note)})"
-    return f"{name} {latency(interval.low)}-{latency(interval.high)}"
+    note = f" ({_shorten_note(estimate.note)})" if estimate.interval.high is None else ""
+    return f"{name} {_format_ends(estimate.interval)}{note}"
 
 
 def _shorten_note(note: str) -> str:
