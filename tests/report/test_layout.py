@@ -87,7 +87,9 @@ def test_a_label_at_the_left_end_does_not_cover_the_axis() -> None:
 def test_steps_go_on_to_the_right_end_and_dots_alone_are_not_joined() -> None:
     steps, dots = line(1, 2, shape="steps"), line(1, 2, shape="dots", faint=True)
     drawing = Drawing(chart(steps, dots))
-    assert drawing.path(steps).endswith(f" H{drawing.frame.right}")
+    first, second = ((drawing.x(dot.x), drawing.y(dot.y)) for dot in steps.dots)
+    corners = (first, (second[0], first[1]), second, (drawing.frame.right, second[1]))
+    assert drawing.path(steps) == "M" + " L".join(f"{x:g},{y:g}" for x, y in corners)
     assert drawing.path(dots) == ""
 
 

@@ -172,19 +172,8 @@ class Drawing:
 
     def path(self, line: Line) -> str:
         """Return the path that connects the dots of a line; empty for none."""
-        if line.shape == "dots":
-            return ""
-        if line.shape == "steps":
-            first, *others = line.dots
-            path = f"M{self.x(first.x):g},{self.y(first.y):g}"
-            path += "".join(f" H{self.x(dot.x):g} V{self.y(dot.y):g}" for dot in others)
-            return f"{path} H{self.frame.right:g}"
-        joined: list[list[Place]] = []
-        for dot in line.dots:
-            if dot.apart or not joined:
-                joined.append([])
-            joined[-1].append(self._place_dot(dot))
-        return " ".join("M" + " L".join(f"{x:g},{y:g}" for x, y in places) for places in joined)
+        pieces = self._connect_dots(line)
+        return " ".join("M" + " L".join(f"{x:g},{y:g}" for x, y in corners) for corners in pieces)
 
     def whiskers(self, line: Line) -> str:
         """Return the path of the vertical lines that show the intervals taller than a pixel."""
@@ -193,6 +182,20 @@ class Drawing:
 
     def _place_dot(self, dot: Dot) -> Place:
         return self.x(dot.x), self.y(dot.y)
+
+    def _connect_dots(self, line: Line) -> list[list[Place]]:
+        """Return the corners of each unbroken piece of a line."""
+        pieces: list[list[Place]] = []
+        for dot in line.dots if line.shape != "dots" else ():
+            x, y = self._place_dot(dot)
+            if dot.apart or not pieces:
+                pieces.append([])
+            elif line.shape == "steps":
+                pieces[-1].append((x, pieces[-1][-1][1]))
+            pieces[-1].append((x, y))
+        if line.shape == "steps" and pieces:
+            pieces[-1].append((self.frame.right, pieces[-1][-1][1]))
+        return pieces
 
     def _place_spread(self, line: Line) -> list[tuple[Place, Place]]:
         """Return the lower and upper end of each interval, within the axes."""
@@ -212,10 +215,6 @@ class Drawing:
             self._labels.reserve(self._place_dot(dot), self._place_dot(dot), dot.radius_px or 6)
         for low, high in self._place_spread(line):
             self._labels.reserve(low, high)
-        for before, after in pairwise(line.dots):
-            start, end = self._place_dot(before), self._place_dot(after)
-            if line.shape == "steps":
-                self._labels.reserve(start, (end[0], start[1]))
-                self._labels.reserve((end[0], start[1]), end)
-            elif line.shape == "joined" and not after.apart:
+        for corners in self._connect_dots(line):
+            for start, end in pairwise(corners):
                 self._labels.reserve(start, end)
