@@ -238,28 +238,18 @@ def _encode_figure(figure: StreamFigure) -> Json:
 
 
 def _encode_goodput(found: Goodput) -> Json:
-    return {
-        "requests": found.requests,
-        "share": found.share,
-        "per_s": found.per_s.value,
-        "low": found.per_s.low,
-        "high": found.per_s.high,
-        "bounds": list(found.bounds),
-    }
+    interval = found.per_s
+    ends = {"per_s": interval.value, "low": interval.low, "high": interval.high}
+    return _encode_fields(found, "per_s") | ends
 
 
 def _encode_metrics(metrics: MetricsFigures) -> Json:
-    return {
-        "scrapes": metrics.scrapes,
+    return _encode_fields(metrics, "failed", "cost_ns", "gpus", "series") | {
         "failed_scrapes": metrics.failed,
-        "scrape_us": metrics.scrape_ns / 1000,
         "scrape_cost_us": metrics.cost_ns / 1000,
-        "mean_batch": metrics.mean_batch,
-        "cpu_utilization": metrics.cpu_utilization,
-        "memory_used_bytes": metrics.memory_used_bytes,
         "gpus": {gpu.uuid: _encode_fields(gpu, "uuid") for gpu in metrics.gpus},
         "series": {
-            s.name: {"mean": s.mean, "min": s.low, "max": s.high, "last": s.last, "per_s": s.per_s}
+            s.name: _encode_fields(s, "name", "low", "high") | {"min": s.low, "max": s.high}
             for s in metrics.series
         },
     }
