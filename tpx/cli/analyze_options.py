@@ -59,7 +59,7 @@ def _parse_plot(name: str, value: Any) -> Plot:
         lacking = [key for key in ("x_axis", "y_axis") if key not in own]
         if lacking:
             raise ValueError(f"missing: {lacking[0]}")
-    return Plot(name=name, **{"title": name, **own})
+    return Plot(**{"title": name, **own})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ def test_options_given_when_a_run_is_resumed_decide_how_it_is_shown(run: Run) ->
 
 
 def test_over_a_load_the_most_throughput_of_each_is_drawn(run: Run) -> None:
-    plot = Plot(name="p", title="Rate", x_axis="batch_size", y_axis="perf_throughput")
+    plot = Plot(title="Rate", x_axis="batch_size", y_axis="perf_throughput")
     page = render_detail(run, NAME, plots=(plot,))
     drawn = re.findall(rf"{NAME} at [^:<]*: [0-9.,]+ infer/sec", for_wide_screens(page))
     assert drawn == [
@@ -128,8 +128,8 @@ def test_a_monotonic_plot_leaves_out_what_falls_back(run: Run) -> None:
     rising, falling = (
         render_detail(run, NAME, plots=(plot,))
         for plot in (
-            Plot(name="a", title="A", x_axis="perf_latency_p99", y_axis="perf_throughput", monotonic=True),
-            Plot(name="b", title="B", x_axis="perf_throughput", y_axis="gpu_used_memory", monotonic=True),
+            Plot(title="A", x_axis="perf_latency_p99", y_axis="perf_throughput", monotonic=True),
+            Plot(title="B", x_axis="perf_throughput", y_axis="gpu_used_memory", monotonic=True),
         )
     )
     assert "A" in charts(rising)

@@ -205,7 +205,6 @@ AXES: Mapping[str, MeasuredMetric] = {**LOADS, **METRICS}
 class Plot:
     """Axes of a plot, by tags of metrics or of loads."""
 
-    name: str
     title: str
     x_axis: str
     y_axis: str
@@ -215,40 +214,28 @@ class Plot:
     def __post_init__(self) -> None:
         for tag in (self.x_axis, self.y_axis):
             if tag not in AXES:
-                raise UsageError(f"plot '{self.name}': unknown axis '{tag}'{nearest(tag, AXES)}")
+                raise UsageError(f"plot '{self.title}': unknown axis '{tag}'{nearest(tag, AXES)}")
 
 
-_BATCHES = Plot(
-    name="throughput_v_batch_size",
-    title="Throughput over batch size",
-    x_axis="batch_size",
-    y_axis="perf_throughput",
-)
-_RESOURCES = (
-    ("gpu_mem", "GPU memory", "gpu_used_memory"),
-    ("gpu_util", "GPU utilization", "gpu_utilization"),
-    ("cpu_mem", "Server memory", "cpu_used_ram"),
-    ("gpu_power", "GPU power", "gpu_power_usage"),
-)
-_OVER_LATENCY = tuple(
-    Plot(name=f"{name}_v_latency", title=f"{title} over p99 latency", x_axis="perf_latency_p99", y_axis=tag)
-    for name, title, tag in _RESOURCES
-)
+_BATCHES = Plot(title="Throughput over batch size", x_axis="batch_size", y_axis="perf_throughput")
+_TAILS = Plot(title="p99 latency over batch size", x_axis="batch_size", y_axis="perf_latency_p99")
+_RESOURCES = {
+    "gpu_used_memory": "GPU memory",
+    "gpu_utilization": "GPU utilization",
+    "cpu_used_ram": "Server memory",
+    "gpu_power_usage": "GPU power",
+}
+_OVER_LATENCY = {
+    tag: Plot(title=f"{name} over p99 latency", x_axis="perf_latency_p99", y_axis=tag)
+    for tag, name in _RESOURCES.items()
+}
 DETAILED: Mapping[Mode, tuple[Plot, ...]] = {
-    "online": _OVER_LATENCY,
-    "offline": (
-        _BATCHES,
-        Plot(
-            name="latency_v_batch_size",
-            title="p99 latency over batch size",
-            x_axis="batch_size",
-            y_axis="perf_latency_p99",
-        ),
-    ),
+    "online": tuple(_OVER_LATENCY.values()),
+    "offline": (_BATCHES, _TAILS),
 }
 """Plots of a single configuration."""
 SUMMARY: Mapping[Mode, tuple[Plot, ...]] = {
-    "online": tuple(plot for plot in _OVER_LATENCY if plot.y_axis in ("gpu_used_memory", "cpu_used_ram")),
+    "online": (_OVER_LATENCY["gpu_used_memory"], _OVER_LATENCY["cpu_used_ram"]),
     "offline": (_BATCHES,),
 }
 """Plots of a model's best configurations, in addition to throughput over latency."""
