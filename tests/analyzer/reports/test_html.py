@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,11 +15,9 @@ from tpx.analyzer.reports.detail import build_detail
 from tpx.analyzer.reports.grids import figure
 from tpx.analyzer.results.measurement import LoadPoint, Measurement
 from tpx.analyzer.results.run import Run
-from tpx.errors import MeasurementError
 from tpx.perf.statistics.intervals import Interval
 from tpx.report.digits import rounded
 from tpx.report.document import Statement
-from tpx.report.files import write_file
 
 Replay = Callable[..., Run]
 
@@ -166,12 +163,6 @@ def test_no_measurement_at_all_still_makes_a_page(replay: Replay) -> None:
     assert reader.closed
     assert "Nothing measured" in reader.text
     assert "model-0-configurations" not in reader.ids
-
-
-def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(MeasurementError, match="cannot write"):
-        write_file(tmp_path / "file" / "report.html", "<html>", parents=True)
 
 
 @pytest.mark.parametrize(
