@@ -27,10 +27,15 @@ def line(*heights: float, **more: object) -> Line:
     return Line(**{"name": "n", "dots": dots, **more})  # type: ignore[arg-type]
 
 
+def uncertain_line(*heights: tuple[float, float, float]) -> Line:
+    """Return a line through these heights, each with the ends of its interval."""
+    dots = (Dot(x=i, y=y, title="", interval=(low, high)) for i, (y, low, high) in enumerate(heights))
+    return Line(name="n", dots=tuple(dots))
+
+
 @pytest.mark.parametrize("compact", [False, True])
 def test_intervals_and_limits_end_within_the_axes(*, compact: bool) -> None:
-    spread = ((0.5, 90.0), (1.0, 5.0))
-    uncertain = line(2, 4, spread=spread)
+    uncertain = uncertain_line((2, 0.5, 90.0), (4, 1.0, 5.0))
     drawing = Drawing(chart(uncertain, marks=(Mark(value=200, text="limit"),)), compact=compact)
     frame = drawing.frame
     paths = drawing.whiskers(uncertain).split("M")[1:]
@@ -110,7 +115,7 @@ def test_a_chart_is_flat_where_its_values_hardly_differ(heights: tuple[float, ..
 
 
 def test_an_interval_that_says_nothing_does_not_press_the_points_to_the_bottom() -> None:
-    uncertain = line(2, 4, spread=((0.0, 15e6), (3.0, 5.0)))
+    uncertain = uncertain_line((2, 0.0, 15e6), (4, 3.0, 5.0))
     drawing = Drawing(chart(uncertain))
     assert drawing.chart.scales[1].high == 8
     whiskers = drawing.whiskers(uncertain)

@@ -116,6 +116,8 @@ class Dot:
     y: float
     title: str
     """Tooltip."""
+    interval: tuple[float, float] | None = None
+    """Ends of the confidence interval of y, if known."""
     label: str = ""
     """Text next to the dot, omitted if there is no room."""
     stable: bool = True
@@ -136,8 +138,6 @@ class Line:
     dots: tuple[Dot, ...]
     marked: bool = True
     """Draw markers at the dots."""
-    spread: tuple[tuple[float, float], ...] = ()
-    """Confidence intervals of the dots, if known."""
     shape: Literal["joined", "steps", "dots"] = "joined"
     """Connection of the dots: straight lines, steps that continue to the right edge, or none."""
     faint: bool = False
@@ -226,7 +226,7 @@ class Chart:
         up = [dot.y for line in every for dot in line.dots]
         # an interval that says nothing must not press the points to the bottom
         most = SPREAD_SHOWN * max(up, default=0.0)
-        up += [min(end, most) for line in every for ends in line.spread for end in ends]
+        up += [min(end, most) for line in every for dot in line.dots for end in dot.interval or ()]
         for mark in self.marks:
             (across if mark.upright else up).append(mark.value)
         object.__setattr__(self, "scales", (self.x.fitted(across), self.y.fitted(up)))

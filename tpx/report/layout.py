@@ -177,7 +177,7 @@ class Drawing:
 
     def whiskers(self, line: Line) -> str:
         """Return the path of the vertical lines that show the intervals taller than a pixel."""
-        ends = self._place_spread(line)
+        ends = self._place_intervals(line)
         return " ".join(f"M{x:g},{low:g} V{high:g}" for (x, low), (_, high) in ends if abs(low - high) > 1)
 
     def _place_dot(self, dot: Dot) -> Place:
@@ -197,13 +197,14 @@ class Drawing:
             pieces[-1].append((self.frame.right, pieces[-1][-1][1]))
         return pieces
 
-    def _place_spread(self, line: Line) -> list[tuple[Place, Place]]:
-        """Return the lower and upper end of each interval, within the axes."""
-        least, most = self.chart.scales[1].low, self.chart.scales[1].high
-        return [
-            ((self.x(dot.x), self.y(max(low, least))), (self.x(dot.x), self.y(min(high, most))))
-            for dot, (low, high) in zip(line.dots, line.spread, strict=False)
-        ]
+    def _place_intervals(self, line: Line) -> Iterator[tuple[Place, Place]]:
+        """Yield the lower and upper end of each interval, within the axes."""
+        scale = self.chart.scales[1]
+        for dot in line.dots:
+            if dot.interval is not None:
+                low, high = dot.interval
+                x = self.x(dot.x)
+                yield (x, self.y(max(low, scale.low))), (x, self.y(min(high, scale.high)))
 
     def _place_labels(self, line: Line) -> Iterator[PlacedLabel]:
         for dot in line.dots:
@@ -213,7 +214,7 @@ class Drawing:
     def _reserve_line(self, line: Line) -> None:
         for dot in line.dots:
             self._labels.reserve(self._place_dot(dot), self._place_dot(dot), dot.radius_px or 6)
-        for low, high in self._place_spread(line):
+        for low, high in self._place_intervals(line):
             self._labels.reserve(low, high)
         for corners in self._connect_dots(line):
             for start, end in pairwise(corners):

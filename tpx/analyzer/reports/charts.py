@@ -73,7 +73,11 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
     """
     points = [m for m in ranked.by_load if _latency_ns(m)]
     before = [None, *(m.load.batch_size for m in points)]
-    ends = [METRICS["perf_throughput"].interval(m) if isinstance(m, Mean) else None for m in points]
+
+    def interval(m: Measurement) -> tuple[float, float] | None:
+        found = METRICS["perf_throughput"].interval(m) if isinstance(m, Mean) else None
+        return None if found is None else (found.low, found.high or m.throughput)
+
     return Line(
         name=ranked.name,
         dots=tuple(
@@ -81,16 +85,13 @@ def _build_line(ranked: RankedVariant, *, labelled: bool, settled: bool) -> Line
                 x=_latency_ns(m) / NS_PER_MS,
                 y=m.throughput,
                 title=f"{ranked.name} at {m.load}: {_describe_point(m)}{'' if m.stable else ' (not stable)'}",
+                interval=interval(m),
                 label=str(m.load.value) if labelled or m is ranked.figures else "",
                 stable=m.stable,
                 apart=m.load.batch_size != batch,
                 context=settled and not repeated(m),
             )
             for m, batch in zip(points, before, strict=False)
-        ),
-        spread=tuple(
-            (m.throughput, m.throughput) if found is None else (found.low, found.high or m.throughput)
-            for m, found in zip(points, ends, strict=True)
         ),
     )
 

@@ -42,26 +42,28 @@ def curve(levels: Sequence[LevelResult], limit_ms: float, slo: Sequence[Objectiv
 
 
 def _build_curve_line(levels: Sequence[LevelResult], percentile: float) -> Line:
-    dots, spread = [], []
+    dots = []
     for result in levels:
         if result.latency is None:
             continue
         value = result.latency.at(percentile) / 1e6
+        found = None if result.estimates is None else result.estimates.at(percentile)
+        interval = None
+        if found is not None:
+            high_ns = found.interval.high
+            interval = (found.interval.low / 1e6, value if high_ns is None else high_ns / 1e6)
         dots.append(
             Dot(
                 x=result.throughput_infer_per_s,
                 y=value,
                 title=f"{level_name(result.level)}: {rounded(result.throughput_infer_per_s)} infer/s, "
                 f"p{percentile:g} {latency(value * 1e6)}",
+                interval=interval,
                 label=f"{result.level.value:g}" if percentile == CURVE[-1] else "",
                 stable=result.verdict is not Verdict.UNSTABLE,
             )
         )
-        found = None if result.estimates is None else result.estimates.at(percentile)
-        low = value if found is None else found.interval.low / 1e6
-        high = None if found is None else found.interval.high
-        spread.append((low, value if high is None else high / 1e6))
-    return Line(name=f"p{percentile:g}", dots=tuple(dots), spread=tuple(spread))
+    return Line(name=f"p{percentile:g}", dots=tuple(dots))
 
 
 def speeds(levels: Sequence[LevelResult]) -> Chart | None:
