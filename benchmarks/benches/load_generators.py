@@ -58,7 +58,7 @@ def cases() -> Iterator[Case]:
                     concurrency=concurrency,
                     yardstick=kind == "tpx",
                 )
-    for served, concurrencies in ((identity, (1, 4, 16)), (gap, (1, 4))):
+    for served, concurrencies in ((identity, (1, 4, 16, 64)), (gap, (1, 4))):
         for concurrency in concurrencies:
             for protocol in PROTOCOLS:
                 yield Case(
