@@ -138,7 +138,7 @@ class GrpcServerConnection:
         self._last_stream += 2 * count
         self._wrote = True
         http2.received(count * repeated.payload)
-        sender.window -= count * repeated.response
+        sender.take(count * repeated.response)
         http2.transport.write(repeated.respond(stream, messages))
         for later in range(count, heads):  # their messages follow
             self.headers(stream + 2 * later, END_HEADERS, repeated.block)

@@ -132,16 +132,20 @@ class FrameSender:
         """Reserve `size` bytes of both windows for a direct write, or return False: the data must queue."""
         if size > self.window or size > stream.send_window or self.paused or self.owes_update:
             return False
-        self.window -= size
         stream.send_window -= size
-        self.sent_bytes += size
+        self.take(size)
         return True
 
     def fits(self, size: int) -> int:
-        """Return how many new streams could each send `size` bytes directly."""
+        """Return how many new streams could each send `size` bytes directly; `take` reserves them."""
         if size > self.initial_window or self.paused or self.owes_update:
             return 0
         return max(0, self.window // size)
+
+    def take(self, size: int) -> None:
+        """Count `size` bytes of DATA that are written directly."""
+        self.window -= size
+        self.sent_bytes += size
 
     def watch(self, on_room: Callable[[Stream | None], None]) -> None:
         """Set the callback of `notify`. It runs in the middle of sending, so it may only record that a
