@@ -40,8 +40,8 @@ class BoundPath:
     """Implements FastPath on the cached bindings of a model's only instance, and PhaseStamps."""
 
     __slots__ = (
-        "_arrived_ns", "_bindings", "_cuts", "_dispatcher", "_head", "_memory", "_most", "_polling",
-        "_replies", "_shapes", "_statistics", "_tensors", "computed_ns", "gathered_ns", "gathers",
+        "_arrived_ns", "_bindings", "_cuts", "_dispatcher", "_head", "_memory", "_polling",
+        "_replies", "_shapes", "_statistics", "_tensors", "computed_ns", "gathered_ns", "most",
     )  # fmt: skip
 
     def __init__(
@@ -55,8 +55,7 @@ class BoundPath:
     ) -> None:
         """Compute at most `most` requests at once."""
         self._head = head
-        self._most = most
-        self.gathers = most > 1
+        self.most = most
         self._shapes: Sequence[Sequence[int]] = ()
         """Shapes of a request's outputs; bindings with other ones are not used."""
         self._tensors: list[Buffer] = []
@@ -102,7 +101,7 @@ class BoundPath:
         return outputs
 
     def compute(self, tensors: Sequence[Buffer], arrived_ns: int, turn: Turn, answer: Answer) -> int:
-        total, most = len(tensors), self._most
+        total, most = len(tensors), self.most
         done = 0
         if total >= most:
             done = self._compute_batches(tensors, 0, most, arrived_ns, turn, answer)

@@ -46,9 +46,8 @@ class FastPath(Protocol):
     The tensors of a request are contiguous. A request that it does not take must take the regular path.
     """
 
-    @property
-    def gathers(self) -> bool:
-        """True if requests are computed with `gather`, otherwise with `compute_one`."""
+    most: int
+    """Maximum number of requests computed at once, by `gather`; if it is 1, by `compute_one`."""
 
     def compute_one(self, tensors: Buffer) -> Sequence[bytes] | None:
         """Compute a request that was just received; return the data of its outputs, or None if it is not

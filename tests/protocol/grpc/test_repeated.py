@@ -46,8 +46,9 @@ def call(stream: int, tail: bytes = b"tail", block: bytes = BLOCK) -> bytes:
 class Session:
     """A connection without a socket to a method that answers with the end of the message, three times."""
 
-    def __init__(self, *, repeats: bool = True, most: Sequence[int] = ()) -> None:
+    def __init__(self, *, repeats: bool = True, most: Sequence[int] = (), together: int = 1) -> None:
         """Repeated calls are answered by template, at most `most` of each read, then all."""
+        self._together = together
         self.repeated: list[int] = []
         """Number of calls of each read that were answered so."""
         self.single: list[int] = []
@@ -70,7 +71,9 @@ class Session:
         tail = bytes(message)[len(START) :]
         call.respond((tail, tail, tail))
         if self._repeats and tail and not (self.template is not None and call.repeat(self.template)):
-            self.template = call.repeat_with(self._answer_repeated, START, len(tail), 3 * len(tail))
+            self.template = call.repeat_with(
+                self._answer_repeated, START, len(tail), 3 * len(tail), self._together
+            )
 
     def _answer_repeated(self, tails: Sequence[bytes]) -> list[bytes]:
         most = self._most.pop(0) if self._most else len(tails)
@@ -120,6 +123,23 @@ async def test_the_calls_of_one_read_are_answered_together(burst: bytes, most: i
     assert await session.written() == ANSWERS[6]
     assert session.repeated[0] == most
     assert session.single == [1, *range(3 + 2 * most, 13, 2)]
+
+
+async def test_calls_may_have_to_be_answered_in_batches() -> None:
+    session = Session(together=2)
+    await session.written()
+    session.read(call(1), call(3), b"".join(map(call, (5, 7, 9, 11))))
+    assert await session.written() == ANSWERS[6]
+    assert (session.repeated, session.single) == ([4], [1, 3])
+    session.read(b"".join(map(call, (13, 15, 17))))
+    assert (session.repeated, session.single) == ([4, 2], [1, 3, 17])
+
+
+async def test_a_template_belongs_to_the_headers_of_its_call() -> None:
+    """They are not always the last that came."""
+    session = Session()
+    session.read(head(1) + head(3, STRANGE) + body(1, b"tail"), call(5), call(7, block=STRANGE))
+    assert (session.repeated, session.single) == ([1], [1, 7])
 
 
 async def test_clients_may_open_windows_between_calls() -> None:

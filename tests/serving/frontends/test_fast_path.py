@@ -17,6 +17,7 @@ import pytest
 
 from tests.serving.live import (
     SERVICE,
+    Channel,
     Live,
     binary_request,
     floats,
@@ -355,19 +356,55 @@ def test_a_repeated_request_meets_the_version_that_serves_now(tmp_path: Path) ->
         assert [asked(connection, request) for _ in range(MANY)] == [(200, [0, 0])] * MANY
 
 
-def test_calls_repeated_on_one_connection_get_their_own_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As over HTTP: counted, by the version that serves now, and traced if they have to be."""
-    by_template: list[int] = []
+@pytest.fixture
+def by_template(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls each read brought that matched a template."""
+    found: list[int] = []
     split = RepeatedCalls.split
 
     def count(template: RepeatedCalls, view: memoryview, stream: int) -> tuple[list[bytes], int, int]:
-        found = split(template, view, stream)
-        by_template.append(len(found[0]))
-        return found
+        calls = split(template, view, stream)
+        found.append(len(calls[0]))
+        return calls
 
     monkeypatch.setattr(RepeatedCalls, "split", count)
+    return found
+
+
+def repeating(channel: Channel, model: str) -> Callable[[npt.NDArray[np.float32]], Future[list[float]]]:
+    """Calls without a deadline, which would differ from call to call."""
+    infer = channel.raw.unary_unary(SERVICE + "ModelInfer", lambda data: data, _output)
+
+    def begin(array: npt.NDArray[np.float32]) -> Future[list[float]]:
+        call: Future[list[float]] = infer.future(infer_message(model, {"x": array}))
+        return call
+
+    return begin
+
+
+def _output(message: bytes) -> list[float]:
+    return list(np.ravel(outputs_of(messages.ModelInferResponse.FromString(message))["y"]))
+
+
+def test_calls_that_arrive_together_get_their_own_answers(live: Live, by_template: list[int]) -> None:
+    with live.channel() as channel:
+        for model, first in (("double", vector), ("batched", lambda *values: floats([*values]))):
+            by_template.clear()
+            begin = repeating(channel, model)
+            for _ in range(MANY):
+                begin(first(1, 1)).result(20)
+            before = inferences(live, model)
+            calls = [begin(first(number, 1)) for number in range(200)]
+            assert [call.result(20) for call in calls] == [[2 * number, 2] for number in range(200)]
+            after = inferences(live, model)
+            assert [b - a for a, b in zip(before, after, strict=True)][:2] == [200, 200]
+            assert sum(by_template) > 100
+
+
+def test_calls_repeated_on_one_connection_get_their_own_answers(
+    tmp_path: Path, by_template: list[int]
+) -> None:
+    """As over HTTP: counted, by the version that serves now, and traced if they have to be."""
     repository = tmp_path / "models"
     write_model(repository, "changes", doubling(2))
     trace = (trace_flag(f"triton,file={tmp_path}/trace"), trace_flag("level=OFF"), trace_flag("rate=1"))
@@ -381,14 +418,10 @@ def test_calls_repeated_on_one_connection_get_their_own_answers(
         ) as own,
         own.channel() as channel,
     ):
-        # without a deadline, which differs from call to call
-        infer = channel.raw.unary_unary(SERVICE + "ModelInfer", lambda data: data, lambda data: data)
+        begin = repeating(channel, "changes")
 
         def ask(number: int) -> list[float]:
-            answer = messages.ModelInferResponse.FromString(
-                infer(infer_message("changes", {"x": vector(number, 1)}))
-            )
-            return list(outputs_of(answer)["y"])
+            return begin(vector(number, 1)).result(20)
 
         assert [ask(n) for n in range(MANY)] == [[2 * n, 2] for n in range(MANY)]
         assert sum(by_template) > MANY / 2

@@ -47,8 +47,6 @@ class ConnectionState:
         self.inflater = inflater
         self.read_ns = 0
         """Time of the last read; set only if the listener has an observer."""
-        self.block = b""
-        """Header block of the call that began last, if its meaning does not depend on other blocks."""
         self.repeated: RepeatedCalls | None = None
         """Template of the calls that the client repeats, if it does."""
         self.waiting: dict[int, ServerCall] = {}

@@ -38,6 +38,8 @@ class CallHead:
     """HTTP status other than 200 if the request is not gRPC."""
     method: "Method | None" = None
     """Method that serves calls with this head, once looked up."""
+    block: bytes = b""
+    """Header block that it was decoded from."""
 
 
 def interpret_request(headers: list[Header]) -> CallHead | None:

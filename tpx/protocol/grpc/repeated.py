@@ -8,6 +8,7 @@ from itertools import chain, count
 from struct import Struct
 
 from tpx.protocol.grpc.framing import PREFIX_BYTES, pack_prefix
+from tpx.protocol.grpc.metadata import CallHead
 from tpx.protocol.grpc.status import Status, trailers_block
 from tpx.protocol.http2.frames import (
     DATA,
@@ -37,7 +38,7 @@ the first on, as can be answered immediately; all have the size that the templat
 
 
 class RepeatedCalls:
-    """Template of the frames of a call and of its response. Valid while its header block decodes to the same.
+    """Template of the frames of a call and of its response, valid while its header block means this head.
 
     A call is a HEADERS frame with the block, and a DATA frame with the message. Clients send them one after
     the other for each call, with a WINDOW_UPDATE in between (gRPC's C core), or the HEADERS of several calls
@@ -45,24 +46,32 @@ class RepeatedCalls:
     """
 
     __slots__ = (
-        "_around", "_bodies", "_heads", "_layouts", "_pack", "answer", "block", "head_size", "payload",
-        "response",
+        "_around", "_bodies", "_heads", "_layouts", "_pack", "answer", "head", "head_size", "payload",
+        "response", "together",
     )  # fmt: skip
 
-    def __init__(self, block: bytes, start: bytes, tail: int, response: int, answer: AnswerRepeated) -> None:
-        """Messages are `start` and `tail` other bytes, response messages `response` bytes."""
-        self.block = block
+    def __init__(
+        self, head: CallHead, start: bytes, tail: int, response: int, answer: AnswerRepeated, together: int
+    ) -> None:
+        """Messages are `start` and `tail` other bytes, response messages `response` bytes. Calls are answered
+        in multiples of `together`.
+        """
+        self.head = head
         self.answer = answer
+        self.together = together
         self.payload = PREFIX_BYTES + len(start) + tail
         """Bytes of DATA of a call."""
         self.response = PREFIX_BYTES + response
         """Bytes of DATA of a response."""
         prefix = pack_prefix(0, len(start) + tail) + start
-        head = _start_of_frame(HEADERS, END_HEADERS, len(block)), block
+        headers = _start_of_frame(HEADERS, END_HEADERS, len(head.block)), head.block
         update = _start_of_frame(WINDOW_UPDATE, 0, len(_INCREMENT)), _INCREMENT
         body = _start_of_frame(DATA, END_STREAM, self.payload), prefix
-        self._heads, self._bodies = _RepeatedFrames((head,)), _RepeatedFrames((body,), tail)
-        self._layouts = [_RepeatedFrames((head, body), tail), _RepeatedFrames((head, update, body), tail)]
+        self._heads, self._bodies = _RepeatedFrames((headers,)), _RepeatedFrames((body,), tail)
+        self._layouts = [
+            _RepeatedFrames((headers, body), tail),
+            _RepeatedFrames((headers, update, body), tail),
+        ]
         """Layouts of calls, the one that was seen last first."""
         self.head_size = self._heads.size
         begin, middle = _start_of_frame(HEADERS, END_HEADERS, len(RESPONSE_HEAD)), RESPONSE_HEAD

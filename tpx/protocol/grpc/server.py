@@ -125,10 +125,13 @@ class GrpcServerConnection:
     def _answer_first(self, data: memoryview, repeated: RepeatedCalls) -> int:
         """Answer the calls that `data` begins with, if they match the template; return their size."""
         http2, sender, stream = self.http2, self.http2.sender, self._last_stream + 2
-        if sender.queued or len(self._calls) >= self._limits.max_streams:
+        # other blocks may have changed the compression table, and so what this one means
+        known = self._blocks.get(repeated.head.block) is repeated.head
+        if not known or sender.queued or len(self._calls) >= self._limits.max_streams:
             return 0
         tails, size, heads = repeated.split(data, stream)
-        del tails[sender.fits(repeated.response) :]
+        count = min(len(tails), sender.fits(repeated.response))
+        del tails[count // repeated.together * repeated.together :]
         messages = repeated.answer(tails) if tails else ()
         count = len(messages)
         if not count:
@@ -141,7 +144,7 @@ class GrpcServerConnection:
         sender.take(count * repeated.response)
         http2.transport.write(repeated.respond(stream, messages))
         for later in range(count, heads):  # their messages follow
-            self.headers(stream + 2 * later, END_HEADERS, repeated.block)
+            self.headers(stream + 2 * later, END_HEADERS, repeated.head.block)
         return heads * repeated.head_size + count * size
 
     def _read_preface(self, data: bytes) -> int:
@@ -162,9 +165,7 @@ class GrpcServerConnection:
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:
         """Start a call, or end the client's half of one."""
         head = self._blocks.get(block)
-        if head is not None:
-            self._shared.block = block
-        else:
+        if head is None:
             head = self._decode_head(block)
         if stream_id <= self._last_stream or not stream_id & 1:
             self._handle_trailers(stream_id, flags)
@@ -186,15 +187,15 @@ class GrpcServerConnection:
         """Decode a header block, and charge glitches for an unusually large one."""
         blocks, most = self._blocks, self._limits.max_metadata_bytes
         head = blocks.add(block)
-        self._shared.repeated = None  # the block may have changed what others mean
-        self._shared.block = block if blocks.get(block) is not None else b""
         self.http2.control.glitches.charge(
             "header fields", blocks.fields // _FIELDS_PER_GLITCH + len(block) // _BLOCK_BYTES_PER_GLITCH
         )
-        if head is not None and blocks.list_bytes > most:
-            # the message of gRPC's C core
-            reason = f"received metadata size exceeds hard limit ({blocks.list_bytes} vs. {most})"
-            head.fault = Status.RESOURCE_EXHAUSTED, reason
+        if head is not None:
+            head.block = block
+            if blocks.list_bytes > most:
+                # the message of gRPC's C core
+                reason = f"received metadata size exceeds hard limit ({blocks.list_bytes} vs. {most})"
+                head.fault = Status.RESOURCE_EXHAUSTED, reason
         return head
 
     def _begin_call(self, stream_id: int, flags: int, head: CallHead) -> None:

@@ -367,27 +367,26 @@ class ServerCall(Stream):
         self.sent()
 
     def repeat_with(
-        self, answer: AnswerRepeated, start: bytes, tail: int, response: int
+        self, answer: AnswerRepeated, start: bytes, tail: int, response: int, together: int = 1
     ) -> RepeatedCalls | None:
         """Let `answer` have the calls of this connection that repeat this one. Return their template, or None
         if the call is no model for others.
 
         Its message begins with `start` and ends with `tail` other bytes; `response` is the size of its
-        response message.
+        response message. `answer` gets multiples of `together`.
         """
         shared, size = self._shared, max(response, len(start) + tail) + PREFIX_BYTES
         whole = self.request_stream is None and self.peer_ended and not self._encoding
-        if not (whole and shared.block and size <= min(JOIN_BELOW_BYTES, shared.limits.max_message_bytes)):
+        if not whole or size > min(JOIN_BELOW_BYTES, shared.limits.max_message_bytes):
             return None
-        shared.repeated = RepeatedCalls(shared.block, start, tail, response, answer)
+        shared.repeated = RepeatedCalls(self.head, start, tail, response, answer, together)
         return shared.repeated
 
     def repeat(self, template: RepeatedCalls) -> bool:
-        """Use a template that another call returned. Return False if this call has another header block."""
-        shared = self._shared
-        if template.block != shared.block:
+        """Use a template that another call returned. Return False if this call has another head."""
+        if template.head is not self.head:
             return False
-        shared.repeated = template
+        self._shared.repeated = template
         return True
 
     def send(self, parts: Sequence[Buffer], size: int) -> None:

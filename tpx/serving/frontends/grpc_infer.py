@@ -24,7 +24,7 @@ from tpx.serving.frontends.grpc_verbs import SERVICE, Rpc, fail, fail_internally
 from tpx.serving.frontends.inference import CachedHead, Replies
 from tpx.serving.frontends.outputs import put_into_place, with_classes
 from tpx.serving.frontends.traced import trace_grpc
-from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse
+from tpx.serving.inference_plane import FastPath, InferencePlane, RemoteResponse, split_outputs
 from tpx.serving.offload import LONG_BYTES, Postponed
 from tpx.serving.request import InferRequest, InferResponse, RequestHead, rendering_key
 from tpx.serving.turn import Turn
@@ -63,7 +63,7 @@ class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
             self.tensors = [(tag + encode_varint(bound.size), bound.size) for bound in head.inputs]
             self.size = sum(len(start) for start, _ in self.tensors) + head.total_size
         fast, one = self.fast, len(self.tensors) == 1
-        self._start = start if repeats and one and fast is not None and not fast.gathers else b""
+        self._start = start if repeats and one and fast is not None else b""
         """Bytes of the head if repeated calls may be answered by a template."""
         self._repeated: RepeatedCalls | None = None
         self._generation = replies.plane.generation
@@ -74,7 +74,10 @@ class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
         self._respond(exchange, outputs)
         if self._start and not (self._repeated is not None and exchange.repeat(self._repeated)):
             (before, tail), size = self.tensors[0], sum(map(len, [*self._starts, *outputs]))
-            self._repeated = exchange.repeat_with(self._answer_repeated, self._start + before, tail, size)
+            # fewer than a batch are computed with those of other connections
+            self._repeated = exchange.repeat_with(
+                self._answer_repeated, self._start + before, tail, size, together=fast.most
+            )
 
     def _answer_repeated(self, tensors: Sequence[bytes]) -> list[bytes]:
         """Return the response messages to the first of these requests that the fast path takes."""
@@ -83,11 +86,14 @@ class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
         if fast is None or plane.generation != self._generation or plane.stopping or plane.tracer.on:
             return messages
 
-        def answer(outputs: Sequence[memoryview], *_: int) -> None:
-            if len(starts) == 1:
+        def answer(outputs: Sequence[memoryview], _: int, count: int, __: int) -> None:
+            if len(starts) == count == 1:
                 messages.append(starts[0] + outputs[0])
-            else:
-                messages.append(b"".join(chain.from_iterable(zip(starts, outputs, strict=True))))
+                return
+            messages.extend(
+                b"".join(chain.from_iterable(zip(starts, each, strict=True)))
+                for each in split_outputs(outputs, count)
+            )
 
         now_ns = time.perf_counter_ns()
         # computed again like any other, a request that fails is reported

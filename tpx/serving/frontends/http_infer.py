@@ -87,7 +87,7 @@ class _KnownHttpHead(CachedHead[HttpRequest, _Answer]):
         short = size < _WHOLE_BELOW_BYTES and not varies
         self._whole = request.start_of_response(self._headers, size) + self._start if short else b""
         fast = self.fast
-        self._repeats = short and not route.encoding and fast is not None and not fast.gathers
+        self._repeats = short and not route.encoding and fast is not None and fast.most == 1
 
     def _send_outputs(self, request: HttpRequest, *outputs: Buffer) -> None:
         rendered = self._whole

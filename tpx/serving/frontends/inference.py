@@ -99,7 +99,7 @@ class CachedHead(ABC, Generic[E, Encoded]):
         if len(tensors) != self._size or plane.stopping or plane.tracer.on:
             return False
         if fast is not None:
-            if fast.gathers:
+            if fast.most > 1:
                 exchange.on_gone = _wait
                 return fast.gather(tensors, partial(self._take_gathered, exchange, fast, tensors))
             outputs = fast.compute_one(tensors)
