@@ -21,7 +21,8 @@ def ends() -> Iterator[tuple[Channel, socket.socket]]:
     ours, theirs = socket.socketpair()
     theirs.settimeout(10)
     with ours, theirs:
-        yield Channel(ours, *tensor_memory(), lambda kind, body: None), theirs
+        incoming, outgoing = tensor_memory()
+        yield Channel(ours, incoming, outgoing, lambda kind, body: None), theirs
 
 
 def bodies(sock: socket.socket, count: int) -> list[bytes]:

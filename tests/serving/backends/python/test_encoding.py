@@ -6,7 +6,7 @@ from tests.serving.fakes import request_of
 from tpx.serving.backends.python.encoding import AnswerDecoder
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.request import InferResponse
-from tpx.serving.transport.memory import Blocks, create_memory
+from tpx.serving.transport.memory import Blocks, Buffer, create_memory
 
 SMALL, LARGE = b"1234abcd", bytes(frames.INLINE_BELOW_BYTES)
 
@@ -30,7 +30,7 @@ def test_a_response_of_one_small_tensor_begins_as_others_like_it(
     extra = {"parameters": parameters} if parameters else {}
     head = frames.encode_head([(name, "FP32", (1, len(data) // 4)) for name in names], extra)
     start = frames.STATUS.pack(frames.TENSORS, len(head)) + head
-    parts = [start]
+    parts: list[Buffer] = [start]
     frames.add_tensors(parts, [data] * len(names), Blocks(memory))
     body = b"".join(parts)
     decoder = AnswerDecoder(None)

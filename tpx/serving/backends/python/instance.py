@@ -337,7 +337,7 @@ class PythonInstance:
         held.responded(response, final=final)
         if final:
             del self._held[handle]
-        elif held.request.template_of is not None and isinstance(response, InferResponse):
+        elif held.repeats and isinstance(response, InferResponse):
             start = self._answers.start_of_piece(response, body, start_at)
             if start:
                 held.learn(response, start)

@@ -249,6 +249,11 @@ class PendingRequest:
         elif final:
             self._end_request()
 
+    @property
+    def repeats(self) -> bool:
+        """Return whether a template pays: not for the first response, which may be the only one."""
+        return self._sent > 1 and self.request.template_of is not None
+
     def learn(self, response: InferResponse, start: bytes) -> None:
         """Pass pieces from now on if the frontend has a template of responses like this one."""
         request = self.request

@@ -196,8 +196,8 @@ class Execution:
         error = response._error
         if error is not None:
             message = error.message().encode(errors="replace")
-            start = frames.STATUS.pack(frames.ERROR, len(message)) + struct.pack("<B", error.code())
-            return [start, message], []
+            status = frames.STATUS.pack(frames.ERROR, len(message)) + struct.pack("<B", error.code())
+            return [status, message], []
         tensors = response._outputs
         key = (response._parameters, *[(tensor._name, tensor._datatype, tensor._shape) for tensor in tensors])
         start = self._answer_starts.get(key)
