@@ -93,7 +93,7 @@ def _start_and_measure(contender: Contender, streams: int, work: Path) -> Sample
         ready_s = perf_counter() - start
         stream(contender.port, contender.endpoint, streams)
         before_s = server.cpu_s()
-        streamed = stream_for(SECONDS, contender.port, contender.endpoint, streams)
+        streamed = stream_for(SECONDS, partial(stream, contender.port, contender.endpoint, streams))
         cpu_s = server.cpu_s() - before_s
         memory = server.memory()
     return {

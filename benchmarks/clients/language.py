@@ -1,9 +1,10 @@
-"""Streams of a language model: over HTTP in one thread, and in an engine's library without a server.
+"""Streams of a language model: over HTTP or gRPC in one thread, and in an engine's library without a server.
 
 `python -m benchmarks.clients.language ENGINE FILE STREAMS` is the library by itself, in a process of
 its own; the engine is `llamacpp` or `openvino_genai`.
 """
 
+import asyncio
 import json
 import selectors
 import socket
@@ -18,6 +19,7 @@ from time import monotonic, process_time
 
 from benchmarks.results import Sample
 from tpx.errors import MeasurementError
+from tpx.protocol.grpc.client import connect
 
 TIMEOUT_S = 120
 TOKENS = 200
@@ -25,6 +27,7 @@ TOKENS = 200
 SECONDS = 3.0
 """Of each sample."""
 PROMPT = "And"
+STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +67,11 @@ def generate_stream(model: str, tokens: int) -> Endpoint:
     return Endpoint(path=f"/v2/models/{model}/generate_stream", body=body, token=b'"text_output":', ends=0)
 
 
-def stream_for(seconds: float, port: int, endpoint: Endpoint, streams: int) -> Streamed:
-    """Read streams side by side to their ends, again and again for so long. Raises MeasurementError."""
+def stream_for(seconds: float, read: Callable[[], Streamed]) -> Streamed:
+    """Read streams side by side to their ends, again and again for so long. Raises as `read`."""
     end, rounds = monotonic() + seconds, []
     while monotonic() < end:
-        rounds.append(stream(port, endpoint, streams))
+        rounds.append(read())
     return Streamed(
         tokens=sum(each.tokens for each in rounds),
         seconds=sum(each.seconds for each in rounds),
@@ -112,6 +115,40 @@ def stream(port: int, endpoint: Endpoint, streams: int) -> Streamed:
         seconds=seconds,
         first_token_s=median(reader.first_s for reader in readers) - began,
         between_s=median(between),
+    )
+
+
+def stream_infer(port: int, message: bytes, streams: int) -> Streamed:
+    """Read streams of ModelStreamInfer on one connection to their ends; each sends one request. Raises
+    MeasurementError.
+    """
+    return asyncio.run(_stream_infer(port, message, streams))
+
+
+async def _stream_infer(port: int, message: bytes, streams: int) -> Streamed:
+    connection = await connect("127.0.0.1", port)
+    times: list[list[float]] = [[] for _ in range(streams)]
+    statuses: asyncio.Queue[int] = asyncio.Queue()
+    began = monotonic()
+    for came in times:
+        call = connection.open(
+            STREAM_INFER,
+            lambda _, came=came: came.append(monotonic()),
+            lambda response: statuses.put_nowait(response.status),
+        )
+        call.send(message)
+        call.half_close()
+    async with asyncio.timeout(TIMEOUT_S):
+        ended = [await statuses.get() for _ in times]
+    seconds = monotonic() - began
+    connection.close()
+    if any(ended) or min(map(len, times)) < 2:
+        raise MeasurementError(f"a stream ended early, with one of the statuses {set(ended)}")
+    return Streamed(
+        tokens=sum(map(len, times)),
+        seconds=seconds,
+        first_token_s=median(came[0] for came in times) - began,
+        between_s=median((came[-1] - came[0]) / (len(came) - 1) for came in times),
     )
 
 
