@@ -448,6 +448,13 @@ class InferResponse:
         return bool(self.outputs or self.parameters) or not self.final
 
 
+def response_like(tensor: Tensor, data: Buffer) -> InferResponse:
+    """Return a response that is not final, whose only tensor differs from `tensor` in its data."""
+    response = InferResponse([Tensor(tensor.name, tensor.datatype, tensor.shape, data)])
+    response.final = False
+    return response
+
+
 CHECKED_AT_ONCE_BYTES = 64 << 10
 """Maximum size of a BYTES tensor that is validated on the event loop. Parsing the elements of a large
 one takes seconds and is left to the instance.

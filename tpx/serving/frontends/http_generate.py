@@ -9,7 +9,6 @@ import orjson
 
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
-from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import DecodedRequest
 from tpx.serving.backpressure import ResponseBackpressure
 from tpx.serving.frontends.forwarding import HeaderForwarding
@@ -28,7 +27,7 @@ from tpx.serving.frontends.outputs import takes_long
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.offload import LONG_BYTES
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, response_like
 
 log = logging.getLogger(__name__)
 
@@ -120,9 +119,7 @@ class HttpGeneration:
             if answer.over:
                 return
             if answer.encoding:  # behind a large response
-                later = InferResponse([Tensor(like.name, like.datatype, like.shape, data)])
-                later.final = False
-                self._reply(infer, later)
+                self._reply(infer, response_like(like, data))
                 return
             try:
                 answer.send_event(200, encode_data(data))

@@ -5,7 +5,7 @@ with the tensors of Triton's vLLM backend is served too: its texts are put into 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +29,7 @@ from tpx.serving.frontends.openai_texts import ComposedTexts, single_tensor
 from tpx.serving.frontends.traced import trace_http
 from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.offload import LONG_BYTES
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, InferResponse, response_like
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
 
@@ -192,13 +192,20 @@ class OpenAiInference:
             decoded.parameters["openai_endpoint"] = asked.endpoint
         answer: _Answer = _OpenAiEvents(request, form, own) if asked.stream else _OpenAiSingle(request, form)
         infer = self._plane.bind(decoded).request(_reply, answer)
-        if isinstance(answer, _OpenAiEvents) and isinstance(form, _Passed):
-            infer.template_of = lambda *_: answer.send_string
+        if isinstance(answer, _OpenAiEvents):
+            passes = isinstance(form, _Passed)
+            infer.template_of = (lambda *_: answer.send_string) if passes else _template_of
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
             trace_http(self._plane.tracer, infer, request)
         self._plane.infer(infer)
+
+
+def _template_of(infer: InferRequest, response: InferResponse) -> Callable[[bytes], None]:
+    """Return what composes an event of the only tensor of a response."""
+    [like] = response.outputs
+    return lambda data: _reply(infer, response_like(like, data))
 
 
 def _reply(infer: InferRequest, response: InferResponse) -> None:

@@ -42,7 +42,7 @@ def write_zoo(repository: Path) -> None:
     add(
         repository, "varies_in_order", "varies", ordered + io({"x": FP32}, {"y": FP32, "z": FP32}) + DECOUPLED
     )
-    add(repository, "speaks", config=io({"say": STRING}, {"said": STRING}) + DECOUPLED)
+    add(repository, "speaks", config=io({"text_input": STRING}, {"text_output": STRING}) + DECOUPLED)
     add(repository, "double")
     add(repository, "doubler_async")
     add(repository, "stream_async", config=SAME + DECOUPLED)

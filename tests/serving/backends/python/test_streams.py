@@ -170,14 +170,14 @@ SPOKEN = "one two three-is-longer twice four parameter five bytes error six"
 
 def test_responses_like_the_first_and_others_among_them_come_in_order(live: Live) -> None:
     with streaming(live) as stream:
-        said = client.InferInput("say", [1], "BYTES")
+        said = client.InferInput("text_input", [1], "BYTES")
         said.set_data_from_numpy(np.array([SPOKEN], np.object_))
         stream.grpc.async_stream_infer("speaks", [said], request_id="7", enable_empty_final_response=True)
         got = [stream.next() for _ in range(8)]
         with pytest.raises(Exception, match="as asked"):
             stream.next()
         got += [stream.next(), stream.next()]
-    words = [result.as_numpy("said") for result in got]
+    words = [result.as_numpy("text_output") for result in got]
     assert [None if said is None else said.tolist() for said in words] == [
         [b"one"], [b"two"], [b"three-is-longer"], [b"twice", b"twice"], [b"four"], [b"parameter"], [b"five"],
         [b"byte\xff"], [b"six"], None,
@@ -189,11 +189,11 @@ def test_responses_like_the_first_and_others_among_them_come_in_order(live: Live
 
 
 def test_events_like_the_first_and_others_among_them_come_in_order(live: Live) -> None:
-    body = json.dumps({"say": SPOKEN, "id": "7"}).encode()
+    body = json.dumps({"text_input": SPOKEN, "id": "7"}).encode()
     answer = live.http("POST", "/v2/models/speaks/generate_stream", body)
     events = [event.removeprefix(b"data: ") for event in answer.body.split(b"\n\n")[:-1]]
-    assert events[1] == b'{"id":"7","model_name":"speaks","model_version":"1","said":"two"}'
-    assert [json.loads(event).get("said") for event in events] == [
+    assert events[1] == b'{"id":"7","model_name":"speaks","model_version":"1","text_output":"two"}'
+    assert [json.loads(event).get("text_output") for event in events] == [
         "one", "two", "three-is-longer", ["twice", "twice"], "four", "parameter", "five", "byte\ufffd", None,
         "six",
     ]  # fmt: skip
@@ -210,7 +210,9 @@ def test_each_response_of_a_stream_is_counted(live: Live) -> None:
         }
 
     before = counted()
-    live.http("POST", "/v2/models/speaks/generate_stream", json.dumps({"say": "one two error"}).encode())
+    live.http(
+        "POST", "/v2/models/speaks/generate_stream", json.dumps({"text_input": "one two error"}).encode()
+    )
     after = {key: count - before.get(key, 0) for key, count in counted().items()}
     assert [key for key, count in after.items() if count] == [
         "0 success",
@@ -218,3 +220,11 @@ def test_each_response_of_a_stream_is_counted(live: Live) -> None:
         "2 fail",
         "3 empty_response",
     ]
+
+
+def test_the_texts_of_responses_are_events_of_openai_until_one_is_an_error(live: Live) -> None:
+    body = json.dumps({"model": "speaks", "prompt": "one two three four error five", "stream": True}).encode()
+    answer = live.http("POST", "/v1/completions", body)
+    *texts, error = [json.loads(event[6:]) for event in answer.body.split(b"\n\n")[:-1]]
+    assert [each["choices"][0]["text"] for each in texts] == ["one", "two", "three", "four"]
+    assert error["error"]["message"] == "as asked"

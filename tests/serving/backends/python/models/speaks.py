@@ -12,7 +12,7 @@ class TritonPythonModel:
                 words = (
                     [word, word] if word == b"twice" else [word[:-1] + b"\xff" if word == b"bytes" else word]
                 )
-                said = pb_utils.Tensor("said", np.array(words, np.object_))
+                said = pb_utils.Tensor("text_output", np.array(words, np.object_))
                 given = {"parameters": {"n": 1}} if word == b"parameter" else {}
                 if word == b"error":
                     given["error"] = pb_utils.TritonError("as asked")
