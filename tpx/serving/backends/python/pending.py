@@ -267,7 +267,7 @@ class PendingRequest:
         self._owner.sink.streamed(self.request, piece, self._sent, self._begun_ns, now_ns)
         self._sent += 1
         self._begun_ns = now_ns
-        self._credit += len(piece) + frames.RESPONSE_BYTES + frames.SIZE.size
+        self._credit += len(piece) + frames.RESPONSE_BYTES
         if self._credit >= frames.CREDIT_BYTES:
             self._give_credit()
 
