@@ -199,11 +199,12 @@ class Execution:
             status = frames.STATUS.pack(frames.ERROR, len(message)) + struct.pack("<B", error.code())
             return [status, message], []
         tensors = response._outputs
-        key = (response._parameters, *[(tensor._name, tensor._datatype, tensor._shape) for tensor in tensors])
+        heads = [(tensor._name, tensor._datatype, tensor._shape) for tensor in tensors]
+        key = (response._parameters, *heads)
         start = self._answer_starts.get(key)
         if start is None:
             extra = {} if response._parameters == "{}" else {"parameters": response._parameters}
-            head = frames.encode_head(key[1:], extra)
+            head = frames.encode_head(heads, extra)
             if len(self._answer_starts) >= _HEADS:
                 self._answer_starts.clear()
             start = self._answer_starts[key] = frames.STATUS.pack(frames.TENSORS, len(head)) + head

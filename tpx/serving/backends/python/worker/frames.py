@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence, Sized
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tpx.serving.transport.frame_socket import HEADER
 from tpx.serving.transport.memory import Buffer
@@ -119,15 +119,15 @@ class Heads:
 
 def add_tensors(parts: list[Buffer], buffers: Sequence[_Tensor], memory: Memory[_Tensor]) -> None:
     """Append the locations of tensors, and the bytes of small ones. Raises what `memory` raises."""
-    inline: list[_Tensor] = []  # small ones, which are in this process
+    inline: list[Buffer] = []
     for data in buffers:
         size = len(data)
         if size < INLINE_BELOW_BYTES:
             parts.append(LOCATION.pack(INLINE, size))
-            inline.append(data)
+            inline.append(data)  # type: ignore[arg-type]  # small tensors are in this process
         else:
             parts.append(LOCATION.pack(memory.put(data, size), size))
-    parts += cast("list[Buffer]", inline)
+    parts += inline
 
 
 def take_tensors(frame: Buffer, at: int, count: int, views: Views) -> tuple[list[Buffer], int]:
