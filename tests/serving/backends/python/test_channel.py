@@ -31,16 +31,22 @@ def bodies(sock: socket.socket, count: int) -> list[bytes]:
         return [file.read(HEADER.unpack(file.read(HEADER.size))[0]) for _ in range(count)]
 
 
-def test_a_thread_does_not_wait_for_another_one_that_sends(ends: tuple[Channel, socket.socket]) -> None:
+def test_a_thread_does_not_wait_for_another_one_that_sends_unless_it_finishes(
+    ends: tuple[Channel, socket.socket],
+) -> None:
     channel, theirs = ends
     first = threading.Thread(target=channel.send, args=(frames.RESPONSE, [LARGE]))
     first.start()
     eventually(channel._sending.locked)
     for number in range(3):
         channel.send(frames.RESPONSE, [b"%d" % number])
+    finishing = threading.Thread(target=channel.finish)
+    finishing.start()
     assert first.is_alive()
+    assert finishing.is_alive()
     assert bodies(theirs, 4) == [LARGE, b"0", b"1", b"2"]
-    first.join()
+    for thread in (first, finishing):
+        thread.join()
 
 
 def test_frames_of_threads_keep_their_order_each(ends: tuple[Channel, socket.socket]) -> None:

@@ -101,6 +101,13 @@ class Channel:
             finally:
                 sending.release()
 
+    def finish(self) -> None:
+        """Return once all frames are sent, by whatever thread."""
+        while self._kept or self._sending.locked():
+            with self._sending:
+                pass
+            self.flush()
+
     def begin(self, batch: int) -> None:
         """Record that this batch was started; the server sees it even if the process dies."""
         self._begun[0] = batch

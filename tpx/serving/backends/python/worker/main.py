@@ -228,3 +228,4 @@ class _ModelProcess:
             except Exception as exc:  # noqa: BLE001 (the process exits anyway; the log has the reason)
                 self._reports.raised(f"finalize of model '{execution.name}' failed", exc)
         self._channel.send(frames.FINALIZED, [b""])
+        self._channel.finish()
