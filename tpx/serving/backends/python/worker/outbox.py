@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 from tpx.serving.backends.python.worker import frames
 from tpx.serving.backends.python.worker.channel import Entry, ServerGone
@@ -48,6 +47,9 @@ class Outbox:
         self._waiting: set[int] = set()
         """Requests with responses in `_ready`."""
         self._streams = 0
+        self._due = False
+        """True if what is ready must be sent."""
+        self._sending = threading.Lock()
         self._sent = 0
         """Number of frames that were sent."""
         self._period_s = _SHORTEST_S
@@ -98,6 +100,7 @@ class Outbox:
             self._waiting.add(handle)
             complete = len(self._waiting) >= self._streams
             if complete:
+                self._due = True
                 self._period_s = max(0.9 * self._period_s, _SHORTEST_S)
             watched, self._watched = self._watched, self._watched or not complete
         if complete:
@@ -106,16 +109,21 @@ class Outbox:
             self._added.set()
 
     def flush(self) -> None:
-        """Send what is ready."""
-        with self._lock:  # until they have their place among other frames
-            entries, self._ready = self._ready, []
-            self._waiting.clear()
-            if not entries:
+        """Send what is ready, unless another thread is sending, which then sends it too."""
+        while self._sending.acquire(blocking=False):
+            try:
+                with self._lock:
+                    entries, self._ready = self._ready, []
+                    self._waiting.clear()
+                    self._due = False
+                if entries:
+                    self._sent += 1
+                    with suppress(ServerGone):
+                        self._send(entries)
+            finally:
+                self._sending.release()
+            if not self._due:  # checked after the release: others may have failed to acquire it until then
                 return
-            self._sent += 1
-            self._keep(entries)
-        with suppress(ServerGone):
-            self._execution.channel.flush()
 
     def _watch(self) -> None:
         """Send responses that have waited for others of their step for too long."""
@@ -131,6 +139,7 @@ class Outbox:
                         break
                     overdue = bool(self._ready) and sent == self._sent
                     sent = self._sent
+                    self._due = self._due or overdue
                 if overdue:
                     self.flush()
                     self._period_s = min(2 * self._period_s, _LONGEST_S)
@@ -144,17 +153,17 @@ class Outbox:
             head = self._heads[names] = frames.STATUS.pack(frames.TENSORS, len(encoded)) + encoded
         return head
 
-    def _keep(self, entries: Sequence[Entry]) -> None:
-        keep = partial(self._execution.channel.send_entries, frames.RESPONSE, keep=True)
+    def _send(self, entries: Sequence[Entry]) -> None:
         try:
-            keep([], entries)
-            return
+            self._execution.channel.send_entries(frames.RESPONSE, [], entries)
         except MemoryError:  # of large responses: the server has to read others first
-            pass
+            self._send_one_by_one(entries)
+
+    def _send_one_by_one(self, entries: Sequence[Entry]) -> None:
         for own, tensors in entries:
             try:
-                keep([], [(own, tensors)])
+                self._execution.channel.send_entries(frames.RESPONSE, [], [(own, tensors)])
             except MemoryError as exc:
                 text = str(exc).encode()
                 error = [own[0], frames.STATUS.pack(frames.ERROR, len(text)), bytes([1]), text]
-                keep([], [(error, [])])
+                self._execution.channel.send_entries(frames.RESPONSE, [], [(error, [])])
