@@ -73,9 +73,9 @@ def test_a_template_stands_for_the_paths_that_its_route_matches(template: str, p
     assert paths_of(template) == paths
     route = Route(template=template, category="metadata", verbs={})
     for path in paths:
-        assert route.pattern.fullmatch(re.sub(r"\{\w+\}", "7", path))
-        assert not route.pattern.fullmatch(re.sub(r"\{\w+\}", "7", path) + "x/y")
-    assert not route.pattern.fullmatch("/a-json")
+        assert route.match(re.sub(r"\{\w+\}", "7", path))
+        assert not route.match(re.sub(r"\{\w+\}", "7", path) + "x/y")
+    assert not route.match("/a-json")
 
 
 def test_a_route_that_nobody_described_is_still_in_the_document(live: Live) -> None:

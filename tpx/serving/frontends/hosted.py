@@ -74,7 +74,7 @@ class HostedPaths:
             raise HttpRefusal(405, "Method Not Allowed", b"Allow: POST\r\n")
         target = b"/" + where.lstrip(b"/")
         text = target.decode("latin-1")
-        verbs = next((route.verbs for route in routes if route.pattern.fullmatch(text)), {})
+        verbs = next((route.verbs for route in routes if route.match(text)), {})
         method = b"GET" if b"GET" in verbs and b"POST" not in verbs else b"POST"
         return replace(self._sized(head), path=target, method=method)
 

@@ -149,7 +149,7 @@ class HttpFrontend:
             head = self._hosted.translate(head, path, self.routes, names)
             path = _decode_path(head.path)
         for route in self.routes:
-            match = route.pattern.fullmatch(path)
+            match = route.match(path)
             if match is None:
                 continue
             if is_preflight(head):
