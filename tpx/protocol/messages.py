@@ -9,7 +9,7 @@ avoids that and needs no generated code, so it works with every protobuf runtime
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from importlib import resources
+from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -21,9 +21,8 @@ from tpx.errors import NotFound
 
 def _read_schema() -> tuple[descriptor_pool.DescriptorPool, dict[str, object], list[type[Message]]]:
     """Return the pool, its contents by short name (of equal names the first file's wins), and all classes."""
-    files = descriptor_pb2.FileDescriptorSet.FromString(
-        resources.files("tpx.protocol").joinpath("schema/v2.binpb").read_bytes()
-    )
+    schema = Path(__file__).with_name("schema") / "v2.binpb"
+    files = descriptor_pb2.FileDescriptorSet.FromString(schema.read_bytes())
     pool = descriptor_pool.DescriptorPool()
     out: dict[str, object] = {}
     for file in files.file:

@@ -4,11 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import Distribution, entry_points
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from tpx.errors import LoadError, TpxError
 from tpx.options import nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,10 @@ def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = 
 
 def offers(group: str) -> list[Offer]:
     """Return the registrations of installed packages in a group, by name; imports nothing."""
+    from importlib.metadata import (
+        entry_points,
+    )  # late: 10 ms, with the email package, and few servers need it
+
     found = set()
     for entry in entry_points(group=group):
         target = entry.value.partition("[")[0].strip()  # extras in brackets have no meaning here
@@ -137,7 +144,7 @@ def made(origin: str, found: object, needs: Sequence[str]) -> object:
     return one
 
 
-def _read_name_and_version(distribution: Distribution | None) -> tuple[str, str]:
+def _read_name_and_version(distribution: "Distribution | None") -> tuple[str, str]:
     """Return name and version, as far as the package's metadata is readable."""
     if distribution is None:
         return "?", ""

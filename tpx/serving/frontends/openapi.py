@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from importlib import resources
 from math import prod
 
 import orjson
@@ -13,7 +12,6 @@ from tpx import __version__
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest
 from tpx.protocol.json_values import NOT_IN_JSON, JsonObject, JsonValue
 from tpx.serving.dataplane import DataPlane
-from tpx.serving.frontends.api_page import page_view
 from tpx.serving.frontends.http_verbs import Route, answer_when_done, paths_of, route
 from tpx.serving.frontends.openai import takes_messages
 from tpx.serving.frontends.page import build_page
@@ -65,6 +63,8 @@ def document(routes: Iterable[Route], models: Sequence[str]) -> JsonObject:
 @cache
 def description() -> JsonValue:
     """Load `http.yaml`."""
+    from importlib import resources  # late, like the rest of the page: few servers are asked for it
+
     import yaml
 
     text = resources.files("tpx.protocol").joinpath("schema/http.yaml").read_text(encoding="utf-8")
@@ -184,5 +184,7 @@ def _rank_model(model: Served) -> tuple[bool, str]:
 
 
 def _render_page(document: JsonObject, chats: Sequence[str]) -> _Made:
+    from tpx.serving.frontends.api_page import page_view
+
     page = page_view(document)
     return build_page("api_docs", title=page.title, page=page, chats=chats)

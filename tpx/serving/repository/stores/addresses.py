@@ -10,7 +10,6 @@ docs/user_guide/model_repository.md).
   TRITON_CLOUD_CREDENTIAL_PATH: JSON file, by scheme and URL prefix; the longest matching prefix wins
 """
 
-import configparser
 import json
 import re
 from collections.abc import Mapping
@@ -155,6 +154,8 @@ def _read_s3_settings(address: StoreAddress, environment: Mapping[str, str], hom
 
 def _read_aws_profile(name: str, environment: Mapping[str, str], home: Path) -> dict[str, str]:
     """Return the keys and region of a profile, as far as the AWS files contain them. Raises UsageError."""
+    import configparser  # late: only a repository in S3 needs it
+
     out: dict[str, str] = {}
     for variable, file, section in (
         ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),
