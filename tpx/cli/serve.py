@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tpx import __version__
 from tpx.cli.interrupts import ServerSignals
@@ -24,10 +24,12 @@ from tpx.serving.endpoints import BoundEndpoint, check_ports
 from tpx.serving.heap import keep_few_pools
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig, ServeWords
-from tpx.serving.processes.frontend import FrontendProcess, FrontendSpec
-from tpx.serving.processes.supervisor import EngineSpec, ProcessSupervisor
 from tpx.serving.server import InferenceServer
 from tpx.sources import collect, doubtful_variables, values_of
+
+if TYPE_CHECKING:
+    from tpx.serving.processes.frontend import FrontendSpec
+    from tpx.serving.processes.supervisor import EngineSpec
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +90,19 @@ def _run_coroutine(work: Coroutine[object, object, int]) -> int:
 
 def _supervise(config: ServeConfig, logs: LogControl) -> int:
     """Run the engine and its frontends in separate processes. Raises UsageError."""
+    # late: most servers run in one process; both here, so that no child imports them after its fork
+    from tpx.serving.processes.frontend import FrontendProcess
+    from tpx.serving.processes.supervisor import ProcessSupervisor
+
+    async def serve_frontend(spec: "FrontendSpec") -> int:
+        await FrontendProcess(config, logs, spec).run()
+        return 0
+
     check_ports(config)
     status = ProcessSupervisor(
         config,
         engine=lambda spec: _report_errors(lambda: _run_coroutine(_serve(config, logs, spec))),
-        frontend=lambda spec: _report_errors(lambda: _run_coroutine(_serve_frontend(config, logs, spec))),
+        frontend=lambda spec: _report_errors(lambda: _run_coroutine(serve_frontend(spec))),
     ).run()
     finish()
     if status < 0:
@@ -108,11 +118,6 @@ def _report_errors(run: Callable[[], int]) -> int:
     except TpxError as exc:
         complain(f"error: creating server: {exc.code.value} - {exc}")
         return 1
-
-
-async def _serve_frontend(config: ServeConfig, logs: LogControl, spec: FrontendSpec) -> int:
-    await FrontendProcess(config, logs, spec).run()
-    return 0
 
 
 def _warn_about_options(words: ServeWords, given: Mapping[str, Given]) -> None:
@@ -166,7 +171,7 @@ def _choose_models(config: ServeConfig) -> ServeConfig:
     return replace(config, repository=replace(config.repository, model_repository=(directory,)))
 
 
-async def _serve(config: ServeConfig, logs: LogControl, spec: EngineSpec | None = None) -> int:
+async def _serve(config: ServeConfig, logs: LogControl, spec: "EngineSpec | None" = None) -> int:
     server = InferenceServer(config, logs, spec)
     signals = ServerSignals(on_now=lambda: _exit_by_signal(server))
     signals.watch()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tpx.errors import LoadError, TpxError, UsageError
 from tpx.options import nearest
@@ -34,8 +34,6 @@ from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
 from tpx.serving.polling import BusyPolling, polling_time_ns
-from tpx.serving.processes.hub import FrontendHub
-from tpx.serving.processes.supervisor import EngineSpec
 from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.layout import LocalRepository, Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
@@ -47,6 +45,10 @@ from tpx.serving.shared_memory import cuda
 from tpx.serving.shared_memory.regions import SharedMemory, SharedMemoryLimits
 from tpx.serving.shared_memory.system import region_limit
 from tpx.serving.tracing.tracer import Tracer, open_sink
+
+if TYPE_CHECKING:
+    from tpx.serving.processes.hub import FrontendHub
+    from tpx.serving.processes.supervisor import EngineSpec
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +144,7 @@ class InferenceServer:
     """One server on the running event loop: `start`, then `stop`."""
 
     def __init__(
-        self, config: ServeConfig, logs: LogControl | None = None, spec: EngineSpec | None = None
+        self, config: ServeConfig, logs: LogControl | None = None, spec: "EngineSpec | None" = None
     ) -> None:
         """Create the server; with a `spec` it is the engine of frontend processes. Raises UsageError."""
         if spec is None and config.server.frontends:
@@ -297,7 +299,9 @@ class InferenceServer:
             self.control.in_use.busy,
         )
 
-    def _create_hub(self, spec: EngineSpec, budget: MemoryBudget) -> FrontendHub:
+    def _create_hub(self, spec: "EngineSpec", budget: MemoryBudget) -> "FrontendHub":
+        from tpx.serving.processes.hub import FrontendHub  # late: most servers run in one process
+
         config, plane = self._config, self.plane
         # frontends inflate: requests arrive here uncompressed
         inflater = Inflater(config.server.max_inflated_bytes)
