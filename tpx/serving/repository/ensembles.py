@@ -8,12 +8,11 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tpx.errors import ConfigError, LoadError, NotFound, NotReady
 from tpx.serving.distributions.latencies import latencies_of
-from tpx.serving.ensemble.composition import compose
 from tpx.serving.ensemble.graph import EnsembleStep, Graph
-from tpx.serving.ensemble.model import Ensemble
 from tpx.serving.model_id import ModelId
 from tpx.serving.repository.configuration import validate
 from tpx.serving.repository.loading import LoadSettings, WantedModel, locating_faults, reason_of
@@ -22,6 +21,9 @@ from tpx.serving.repository.retirement import Retirement
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.served import Served
 from tpx.serving.signature import Signature
+
+if TYPE_CHECKING:
+    from tpx.serving.ensemble.model import Ensemble
 
 log = logging.getLogger(__name__)
 
@@ -165,8 +167,11 @@ class Ensembles:
                 out[version] = exc
         return out
 
-    def _compose(self, wanted: WantedModel, graph: Graph, version: int) -> Ensemble:
+    def _compose(self, wanted: WantedModel, graph: Graph, version: int) -> "Ensemble":
         """Compose one version from the models that serve now. Raises LoadError naming what does not fit."""
+        from tpx.serving.ensemble.composition import compose  # late: few servers have an ensemble
+        from tpx.serving.ensemble.model import Ensemble
+
         models = [self._find_step_model(graph, step) for step in graph.steps]
         config = deepcopy(wanted.config)
         with locating_faults(wanted.source):
@@ -207,7 +212,7 @@ class Ensembles:
             for ensemble in composed:
                 version = ensemble.version
                 current = serving[version].served if version in serving else None
-                if isinstance(current, Ensemble) and _is_same_ensemble(current, ensemble):
+                if isinstance(current, type(ensemble)) and _is_same_ensemble(current, ensemble):
                     current.recomposed()
                 else:
                     new[version] = Loaded(served=ensemble, fingerprint=wanted.fingerprints[version])
@@ -271,7 +276,7 @@ class Ensembles:
         )
 
 
-def _is_same_ensemble(current: Ensemble, new: Ensemble) -> bool:
+def _is_same_ensemble(current: "Ensemble", new: "Ensemble") -> bool:
     """Return True if both produce the same responses. Models are not compared: steps resolve them."""
     return (
         current.config == new.config
