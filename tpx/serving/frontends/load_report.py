@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 
 import orjson
-import psutil
 
-from tpx.serving.frontends.metrics.machine import read_cpu_seconds
+from tpx.serving.frontends.metrics.machine import read_cpu_seconds, read_memory_bytes
 from tpx.serving.inference_plane import ServerLoad
 
 REQUEST_HEADER = b"endpoint-load-metrics-format"
@@ -52,8 +51,8 @@ class LoadReport:
         if total > before_total:
             figures["cpu_utilization"] = round(min(1.0, (busy - before_busy) / (total - before_total)), 4)
             self._before = busy, total
-        memory = psutil.virtual_memory()
-        figures["mem_utilization"] = round(1 - memory.available / memory.total, 4)
+        memory_bytes, available_bytes = read_memory_bytes()
+        figures["mem_utilization"] = round(1 - available_bytes / memory_bytes, 4)
         load = self._load()
         named = {"requests_in_flight": load.in_flight, "pending_requests": load.pending}
         texts = [f"{name}={value}" for name, value in figures.items()]

@@ -1,12 +1,11 @@
 """The load of the event loop, on which connections, scheduling and short models share one core."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import psutil
 
 from tpx.processors import usable_processors
 from tpx.serving.frontends.metrics.machine import read_cpu_seconds
@@ -59,7 +58,7 @@ class LoopMetrics:
         self._times = times
         self._advises = advises
         self._clock = clock
-        self._usable, self._cores = cores or (usable_processors(), float(psutil.cpu_count() or 1))
+        self._usable, self._cores = cores or (usable_processors(), float(os.cpu_count() or 1))
         self._before, self._before_s = times(), clock()
         self._full_s = 0.0
         self._utilization: float | None = None
