@@ -169,6 +169,11 @@ async def test_an_address_in_use_is_an_os_error() -> None:
         listener.close()
 
 
+async def test_a_name_that_no_address_can_have_is_an_os_error() -> None:
+    with pytest.raises(socket.gaierror):
+        await Listener().start(asyncio.Protocol, f"{'a' * 64}.example", 0)
+
+
 async def test_what_the_client_takes_counts_and_what_it_leaves_does_not() -> None:
     server_side: asyncio.Future[asyncio.Transport] = asyncio.get_running_loop().create_future()
 
