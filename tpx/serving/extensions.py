@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpx.errors import LoadError, TpxError
 from tpx.options import nearest
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
+class BuiltIn(NamedTuple):
     """A class of tpx, imported on first use."""
 
     target: str

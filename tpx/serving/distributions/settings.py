@@ -3,14 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tpx.errors import UsageError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
 from tpx.serving.distributions.latencies import HISTOGRAMS, are_buckets
 
 
-@dataclass(frozen=True, slots=True)
-class Quantile:
+class Quantile(NamedTuple):
     """A quantile of a summary and its permitted rank error."""
 
     q: float

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -27,8 +27,7 @@ _ELEMENTS_AT_ONCE = 4096
 """Number of elements that numpy formats before other threads may run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """The caller's span."""
 
     trace_id: int
@@ -44,8 +43,7 @@ class Caller:
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
-@dataclass(frozen=True, slots=True)
-class SpanIds:
+class SpanIds(NamedTuple):
     """Ids of a trace among spans: of its model's span and of the parent span.
 
     The parent is the span of the request or, for a request made by another model, that model's span.
@@ -104,8 +102,7 @@ def new_span_id() -> int:
 Activity = Literal["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_INPUT", "TENSOR_BACKEND_OUTPUT"]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceStamp:
+class TraceStamp(NamedTuple):
     """A timestamp."""
 
     name: str
@@ -115,8 +112,7 @@ class TraceStamp:
         return {"id": trace_id, "timestamps": [{"name": self.name, "ns": self.ns}]}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSeen:
+class TensorSeen(NamedTuple):
     """A tensor; the shape is the model's."""
 
     activity: Activity
@@ -133,8 +129,7 @@ class TensorSeen:
         return {"id": trace_id, "activity": self.activity, "tensor": item}
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(NamedTuple):
     """The point of a trace at which model and request id are known."""
 
     head: RequestHead

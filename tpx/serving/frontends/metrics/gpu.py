@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpx.serving.frontends.metrics.text import Family, Kind, labels, single
 
@@ -15,8 +15,7 @@ Nvml = Any
 """The untyped module pynvml."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Device:
+class _Device(NamedTuple):
     handle: object
     uuid: str
     energy_at_start_mj: int | None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from tpx.protocol.messages import ModelConfig, ModelInstanceGroup
@@ -14,16 +14,14 @@ from tpx.serving.served import Served
 from tpx.serving.statistics import Duration
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
+class _Names(NamedTuple):
     """Constant labels of a model's series."""
 
     text: str
     by_reason: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelRow:
+class _ModelRow(NamedTuple):
     """Snapshot of a model's counters for one page."""
 
     model: Served
