@@ -1,5 +1,6 @@
 """`tpx serve` in this process: wrong command lines, and what the table of models shows."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -177,3 +178,10 @@ def test_a_torchscript_file_without_configuration_gets_one_to_fill_in(
     file.write_bytes(b"any")
     assert main(["--describe", *words]) == 0
     assert "config.pbtxt" not in capsys.readouterr().out
+
+
+def test_what_few_servers_need_is_not_imported_before_it_is_needed() -> None:
+    late = "psutil email configparser onnxruntime yaml jinja2 tpx.serving.processes tpx.serving.ensemble.run"
+    program = f"import sys, tpx.cli.serve; print(*sys.modules.keys() & set('{late}'.split()))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -89,9 +89,8 @@ def unknown(kind: ExtensionKind, name: str, fault: str, others: Sequence[str] = 
 
 def offers(group: str) -> list[Offer]:
     """Return the registrations of installed packages in a group, by name; imports nothing."""
-    from importlib.metadata import (
-        entry_points,
-    )  # late: 10 ms, with the email package, and few servers need it
+    # late: it takes 10 ms, most for the email package, and few servers have extensions
+    from importlib.metadata import entry_points
 
     found = set()
     for entry in entry_points(group=group):
