@@ -29,7 +29,7 @@ from tpx.serving.frontends.metrics.loop import LoopMetrics, cpu_times_of
 from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
 from tpx.serving.frontends.metrics.models import ModelFamilies
 from tpx.serving.frontends.metrics.text import MetricsProbe
-from tpx.serving.heap import MemoryWatch, buffered_bytes, keep_freed_memory
+from tpx.serving.heap import MemoryWatch, buffered_bytes, give_memory_back, keep_freed_memory
 from tpx.serving.instances.completions import Completions
 from tpx.serving.logs import LogControl
 from tpx.serving.options import ServeConfig
@@ -222,8 +222,8 @@ class InferenceServer:
             await self._close_all()
             raise
         self._memory_watch.start()
+        give_memory_back()  # loading leaves some megabytes
         # the objects created so far are permanent: exempt them from garbage collection
-        gc.collect()
         gc.freeze()
         return endpoints
 
