@@ -1,6 +1,7 @@
 """Bound memory has one user at a time: the thread of an instance, or the event loop."""
 
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -90,3 +91,28 @@ async def test_the_loop_never_computes_in_memory_that_an_instance_holds(kept_by:
         assert client.model.fast_path(held[1].head) is not None
         here = client.send([[13, 1]])
         assert client.answers[-1][0] is here, "the loop computes once the instance is idle"
+
+
+async def test_a_closed_model_is_not_kept_in_memory_by_the_fast_path_of_its_requests() -> None:
+    """Frontends remember requests until the next one comes after a change of models."""
+
+    class Apart(BoundMemory):
+        """What runs is not the executor, which closes its model itself."""
+
+        def bind(self, inputs: Arrays, outputs: Arrays) -> BoundMemory:
+            bound = BoundMemory(model).bind(inputs, outputs)
+            bindings.append(weakref.ref(bound))
+            return bound
+
+    bindings: list[weakref.ref[BoundMemory]] = []
+    model = BindingModel()
+    model.memory = Apart(model)
+    async with serving(model, inline_below_ns=INLINE) as client:
+        for _ in range(9):
+            await client.answer(sent := client.send([[1, 1]]))
+        fast = client.model.fast_path(sent.head)
+        assert fast is not None
+        assert fast.compute_one(bytes(8)) == [bytes(8)]
+        assert bindings[0]() is not None
+    assert bindings[0]() is None
+    assert fast.compute_one(bytes(8)) is None

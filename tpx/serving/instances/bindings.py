@@ -111,7 +111,11 @@ def _join(requests: Sequence[InferRequest]) -> Sequence[Buffer]:
 
 def _end_binding(bound: "BoundRows | None") -> None:
     if bound is not None:
-        bound.alive = False
+        bound.end()
+
+
+def _ended() -> None:
+    raise ExecutionError("the binding has ended")
 
 
 class PhaseStamps(Protocol):
@@ -124,17 +128,22 @@ class PhaseStamps(Protocol):
 class BoundRows:
     """One binding, computed for requests whose rows lie in its memory one after another."""
 
-    __slots__ = ("_binding", "_inputs", "_outputs", "_rows", "_run", "alive")
+    __slots__ = ("_arrays", "_inputs", "_outputs", "_rows", "_run", "alive")
 
     def __init__(self, binding: Binding, names: list[str], rows: int) -> None:
         """`names` are the inputs in the order of requests; `rows` is 0 if there is no batch dimension."""
-        self._binding = binding
+        self._arrays = binding.outputs
         self._outputs: dict[str, _BoundOutput] = {}
         self._rows = rows
         self._inputs = [binding.inputs[name] for name in names]
         self._run = binding.run
         self.alive = True
         """False once its instance no longer uses it."""
+
+    def end(self) -> None:
+        """Let go of the model, which the fast paths of remembered requests would otherwise keep in memory."""
+        self.alive = False
+        self._run = _ended
 
     def compute(self, inputs: Sequence[Buffer], times: PhaseStamps) -> None:
         """Compute requests and stamp `times`; the outputs stay in memory until the next call.
@@ -168,8 +177,8 @@ class BoundRows:
 
     def _bind_output(self, spec: TensorSpec) -> "_BoundOutput":
         """Return the memory of an output. Raises ExecutionError if it differs from the configuration."""
-        RowOutputs(self._binding.outputs, self._rows).tensor(spec, 0, self._rows)  # checks type and rows
-        array = self._binding.outputs[spec.name]
+        RowOutputs(self._arrays, self._rows).tensor(spec, 0, self._rows)  # checks type and rows
+        array = self._arrays[spec.name]
         output = self._outputs[spec.name] = _BoundOutput(
             array.reshape(-1).view("u1").data, array.shape, self._rows
         )
