@@ -220,6 +220,20 @@ async def test_no_more_is_sent_than_the_clients_window_permits() -> None:
     assert frames.DEFAULT_WINDOW - size < written.count(b"%04d") * 4 <= frames.DEFAULT_WINDOW
 
 
+async def test_responses_of_one_read_do_not_outgrow_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small requests may have large responses, which a client that asks for many need not read."""
+    monkeypatch.setattr("tpx.protocol.http2.sender._BYTES_AT_ONCE", 100)
+    session = Session()
+    await session.written()
+    session.read(call(1), b"".join(map(call, (3, 5, 7, 9, 11))))
+    most = 100 // len(frame_message(b"tailtailtail"))
+    assert session.repeated == [min(5, most)]
+    monkeypatch.setattr("tpx.protocol.http2.sender._BYTES_AT_ONCE", 40)
+    session.read(b"".join(map(call, (13, 15, 17, 19))))
+    assert session.repeated[1:] == [2]
+    assert session.single[-2:] == [17, 19]
+
+
 async def test_a_server_that_drains_accepts_no_repeated_calls() -> None:
     session = Session()
     session.read(call(1), call(3))

@@ -137,10 +137,13 @@ class FrameSender:
         return True
 
     def fits(self, size: int) -> int:
-        """Return how many new streams could each send `size` bytes directly; `take` reserves them."""
+        """Return how many new streams could each send `size` bytes directly; `take` reserves them.
+
+        No more than the transport buffers before it is full: these bytes are charged to no account.
+        """
         if size > self.initial_window or self.paused or self.owes_update:
             return 0
-        return max(0, self.window // size)
+        return max(0, min(self.window, _BYTES_AT_ONCE) // size)
 
     def take(self, size: int) -> None:
         """Count `size` bytes of DATA that are written directly."""
