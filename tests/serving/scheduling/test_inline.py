@@ -250,6 +250,19 @@ def test_what_the_loops_thread_waited_for_a_core_is_no_slow_execution(waited_ns:
     assert not throttled.open, "the earlier wait excuses one execution only"
 
 
+def test_a_wait_that_cannot_be_read_once_changes_nothing() -> None:
+    total_ns = [SECOND]
+    unsure = policy(lambda: total_ns[0])
+    unsure.measured_here(SHORT_NS, ROW)
+    total_ns[0] = 0
+    unsure.measured_here(4 * BELOW_NS, ROW)  # not as if it had taken a second more, which bars the model
+    unsure.measured_in_thread(SHORT_NS, ROW, alone=False)
+    assert unsure.open
+    total_ns[0] = SECOND
+    unsure.measured_here(SECOND, ROW)
+    assert not unsure.open, "what was known before excuses nothing"
+
+
 def test_where_a_model_is_computed_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "tpx.serving.scheduling")
     told = InlinePolicy(BELOW_NS, Arrivals(), lambda: 0, model="net")

@@ -136,8 +136,11 @@ class InlinePolicy:
         what it waited in this one. Where the two differ much, on a busy machine, long executions are
         frequent.
         """
-        before_ns, self._waited_ns = self._waited_ns, self._waited()
-        return 0 if before_ns is None else self._waited_ns - before_ns
+        before_ns, now_ns = self._waited_ns, self._waited()
+        if before_ns is not None and now_ns < before_ns:  # unknown this time: no descriptor was free
+            return 0
+        self._waited_ns = now_ns
+        return 0 if before_ns is None else now_ns - before_ns
 
     def _update(self) -> None:
         short, lone, barred = self._short, self._lone, self._freezes.barred
