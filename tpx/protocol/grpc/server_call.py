@@ -1,7 +1,4 @@
-"""One gRPC call at the server: its messages, its deadline, its response.
-
-The response to a small unary call is constant except for the message, and is sent in one write.
-"""
+"""One gRPC call at the server: its messages, its deadline, its response."""
 
 import asyncio
 import struct
@@ -15,16 +12,11 @@ from tpx.protocol.compression import deflate
 from tpx.protocol.grpc.backpressure import CALL_UNREAD_BYTES, ConnectionState, RequestStream
 from tpx.protocol.grpc.framing import PREFIX_BYTES, MessageReader, pack_prefix, unpack_prefix
 from tpx.protocol.grpc.metadata import CallHead
-from tpx.protocol.grpc.repeated import (
-    JOIN_BELOW_BYTES,
-    OK_TRAILERS,
-    RESPONSE_HEAD,
-    AnswerRepeated,
-    RepeatedCalls,
-)
+from tpx.protocol.grpc.repeated import AnswerRepeated, RepeatedCalls
 from tpx.protocol.grpc.status import Status, trailers_block, trailers_only_block
+from tpx.protocol.grpc.unary_response import JOIN_BELOW_BYTES, RESPONSE_HEAD, pack_response
 from tpx.protocol.http2 import frames
-from tpx.protocol.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, ErrorCode
+from tpx.protocol.http2.frames import DATA, END_HEADERS, HEADERS, ErrorCode
 from tpx.protocol.http2.hpack import encode_stateless
 from tpx.protocol.http2.sender import Stream
 from tpx.protocol.listener import address_of
@@ -33,9 +25,6 @@ from tpx.protocol.tensors import Buffer
 
 _ACCEPTED = (b"grpc-accept-encoding", b"identity,gzip,deflate")
 
-# HEADERS frame, its block, DATA frame header, message prefix
-_pack_start = struct.Struct(f">BHBBI{len(RESPONSE_HEAD)}sBHBBIBI").pack
-_pack_trailers = struct.Struct(f">BHBBI{len(OK_TRAILERS)}s").pack
 # DATA frame header, message prefix
 _pack_message = struct.Struct(">BHBBIBI").pack
 
@@ -358,12 +347,7 @@ class ServerCall(Stream):
             self.send(parts, size)
             self.finish()
             return
-        start = _pack_start(
-            0, len(RESPONSE_HEAD), HEADERS, END_HEADERS, self.id, RESPONSE_HEAD,
-            total >> 16, total & 0xFFFF, DATA, 0, self.id, 0, size,
-        )  # fmt: skip
-        end = _pack_trailers(0, len(OK_TRAILERS), HEADERS, END_HEADERS | END_STREAM, self.id, OK_TRAILERS)
-        shared.sender.transport.write(b"".join((start, *parts, end)))
+        shared.sender.transport.write(pack_response(self.id, parts, size))
         self.sent()
 
     def repeat_with(
