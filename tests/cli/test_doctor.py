@@ -1,12 +1,18 @@
 """`tpx doctor`: tables, JSON, and the exit status for what is required."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import tpx as api
 from tests.e2e.child import tpx
 from tpx.cli import doctor
+from tpx.cli.doctor_server import ServerUse, examine
 from tpx.cli.main import run
+from tpx.errors import MeasurementError
+from tpx.examples import write
 from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability
 
 FOUND = Inspection(
@@ -104,6 +110,77 @@ def test_the_status_is_one_unless_all_that_is_required_is_usable(
 def test_a_wrong_word_is_told(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert run(["doctor", *words]) == 1
     assert words[0].partition("=")[0] in capsys.readouterr().err
+
+
+def use(**changed: float | None) -> ServerUse:
+    return replace(
+        ServerUse(
+            url="http://localhost:8002/metrics",
+            models=3,
+            requests_per_s=41234.4,
+            failures_per_s=0.0,
+            in_flight=64,
+            waiting=12,
+            event_loop=0.99,
+            frontends=0,
+            advised_frontends=3,
+            cpu=0.11,
+            resident_bytes=2**30,
+            files=70,
+            max_files=20_000,
+        ),
+        **changed,  # type: ignore[arg-type]
+    )
+
+
+def test_a_running_server_is_shown_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda _: use())
+    assert run(["doctor", "--metrics-url=localhost:8002"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[:8] == [
+        "Server      http://localhost:8002/metrics, 3 models",
+        "Requests    41,234 per second, 0 failed",
+        "In flight   64, of which 12 wait",
+        "Event loop  99% of a core",
+        "CPU         11% of its machine",
+        "Memory      1.00 GiB resident",
+        "Files       70 open, at most 20,000",
+        "",
+    ]
+    help_ = out[out.index("What would help") + 1 :]
+    assert help_[0] == "  the server: --frontends 3 (its event loop fills a core while others are idle)"
+    assert run(["doctor", "--metrics-url=localhost:8002", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["server"]["advised_frontends"] == 3
+
+
+def test_what_a_page_lacks_is_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton = use(in_flight=None, event_loop=None, resident_bytes=None, files=None, advised_frontends=0)
+    monkeypatch.setattr(doctor, "examine", lambda _: triton)
+    assert run(["doctor", "--metrics-url=localhost:8002"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in out.splitlines()[:3]] == ["Server", "Requests", "CPU"]
+    assert "the server:" not in out
+
+
+def test_a_server_is_examined_by_its_page(tmp_path: Path) -> None:
+    write(tmp_path, ["identity", "add_sub"])
+    with api.serve(tmp_path) as server:
+        found = examine(server.metrics)
+        assert found.url == f"http://{server.metrics}/metrics"
+        assert (found.models, found.frontends, found.advised_frontends) == (2, 0, 0)
+        assert (found.requests_per_s, found.failures_per_s, found.in_flight) == (0.0, 0.0, 0.0)
+        assert found.resident_bytes is not None
+        assert found.resident_bytes > 2**24
+        with pytest.raises(MeasurementError, match="the page has no metrics of an inference server"):
+            examine(f"{server.http}/v2")
+        with pytest.raises(MeasurementError, match="no page of metrics; it is the address"):
+            examine(server.grpc)
+    with pytest.raises(MeasurementError, match=r"Connection refused; .* port 8002 unless --metrics-port"):
+        examine(server.metrics)
 
 
 @pytest.mark.e2e

@@ -1,4 +1,4 @@
-"""`tpx doctor`: what works on this machine, and the command that would enable the rest."""
+"""`tpx doctor`: what works on this machine, how a running server is used, and what would help."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tpx.argv import from_argv
+from tpx.cli.doctor_server import examine, make_server_table
 from tpx.cli.messages import complain, show
 from tpx.errors import UsageError
 from tpx.options import nearest, option
@@ -36,11 +37,15 @@ class DoctorConfig:
     backend_directory: Path = option(
         Path("/opt/tritonserver/backends"), "directory of Python-based backends, as for `tpx serve`"
     )
+    metrics_url: str = option(
+        "", "also show how a running server is used, from its metrics", metavar="HOST:PORT/PATH"
+    )
 
 
 def main(argv: Sequence[str]) -> int:
     """Run `tpx doctor` with these arguments; return the exit code."""
     config = from_argv(DoctorConfig, argv)
+    server = examine(config.metrics_url) if config.metrics_url else None
     with Console(stderr=True).status("Checking what is installed") as status:
         found = inspect(
             timeout_s=config.timeout_secs,
@@ -49,15 +54,20 @@ def main(argv: Sequence[str]) -> int:
         )
     faults = [_explain_unusable(found, name) for name in config.require]
     if config.json:
-        print(json.dumps(asdict(found), indent=2, default=lambda state: state.value))
+        told = asdict(found) | ({"server": asdict(server)} if server else {})
+        print(json.dumps(told, indent=2, default=lambda state: state.value))
     else:
-        remedies = [each for each in (*found.backends, *found.features) if each.remedy]
+        parts = (*found.backends, *found.features)
+        remedies = [f"{each.name}: {each.remedy}" for each in parts if each.remedy]
+        if server and server.remedy:
+            remedies.insert(0, f"the server: {server.remedy}")
         show(
+            *((make_server_table(server), "") if server else ()),
             *(_make_machine_table(found.machine), "", _make_table("Backends", found.backends)),
             *("", _make_table("Features", found.features)),
             *(("", Text("What would help", style="bold")) if remedies else ()),
             # each on one line regardless of its length, so that it can be copied
-            *(Text(f"  {each.name}: {each.remedy}") for each in remedies),
+            *(Text(f"  {each}") for each in remedies),
         )
     for fault in filter(None, faults):
         complain(f"Error: {fault}")

@@ -26,7 +26,7 @@ async function gauges() {
   if (!response.ok) return new Map();
   const found = new Map();
   for (const line of (await response.text()).split("\n")) {
-    const match = /^(nv_(?:cpu|gpu|inference_pending)\w*|process_resident_memory_bytes|tpx_event_loop_utilization)(\{.*\})? (\S+)$/.exec(line);
+    const match = /^(nv_(?:cpu|gpu|inference_pending)\w*|process_resident_memory_bytes|tpx_event_loop_utilization|tpx_advised_frontends)(\{.*\})? (\S+)$/.exec(line);
     if (match) found.set(match[1] + (match[2] ?? ""), Number(match[3]));
   }
   return found;
@@ -137,13 +137,18 @@ function sum(changes) {
   return { rate, failures: total("failures"), inFlight: total("inFlight"), latency: weighted("latency"), queue: weighted("queue") };
 }
 
+function eventLoop(at) {
+  const advised = at.machine.get("tpx_advised_frontends");
+  return `event loop ${percent(at.machine.get("tpx_event_loop_utilization"))}${advised ? `: --frontends ${advised} would help` : ""}`;
+}
+
 /* A server without metrics has no charts of its machine. */
 const CHARTS = [
   { title: "Requests per second", lines: [["first", (at) => at.rate]], shown: (at) => number(at.rate) },
   { title: "Mean latency", lines: [["first", (at) => at.latency], ["second", (at) => at.queue]], shown: (at) => duration(at.latency), more: (at) => `of it queued ${duration(at.queue)}`, format: duration },
   { title: "In flight", lines: [["first", (at) => at.inFlight], ["second", (at) => at.queued]], shown: (at) => number(at.inFlight), more: (at) => `queued ${number(at.queued)}` },
   { title: "Memory of the server", machine: true, lines: [["first", (at) => at.machine.get("process_resident_memory_bytes")]], shown: (at) => bytes(at.machine.get("process_resident_memory_bytes")), more: (at) => `machine ${percent(at.machine.get("nv_cpu_memory_used_bytes") / at.machine.get("nv_cpu_memory_total_bytes"))}`, format: bytes },
-  { title: "Processors of the machine", machine: true, lines: [["first", (at) => at.machine.get("nv_cpu_utilization")]], shown: (at) => percent(at.machine.get("nv_cpu_utilization")), more: (at) => `event loop ${percent(at.machine.get("tpx_event_loop_utilization"))}`, format: percent, most: 1 },
+  { title: "Processors of the machine", machine: true, lines: [["first", (at) => at.machine.get("nv_cpu_utilization")]], shown: (at) => percent(at.machine.get("nv_cpu_utilization")), more: eventLoop, format: percent, most: 1 },
 ];
 
 function gpuCharts() {

@@ -90,6 +90,8 @@ async def look(address: str, live: Live) -> tuple[dict[str, Any], list[Any]]:
             shown["charts"] = await page.evaluate(
                 "[...document.querySelectorAll('.chart')].map(chart => chart.innerText)"
             )
+            full = "[['tpx_event_loop_utilization', 0.99], ['tpx_advised_frontends', 3]]"
+            shown["advice"] = await page.evaluate(f"eventLoop({{machine: new Map({full})}})")
             double = f"{ROWS}.find(row => row.innerText.startsWith('double'))"
             await page.evaluate(f"{double}.querySelector('button').click()")
             shown["unloaded"] = await page.until(f"{row('double')}?.[1] === 'unloaded' && {row('double')}")
@@ -117,6 +119,9 @@ def test_a_person_sees_load_and_errors_and_unloads_a_model(controlled: Live, tmp
     assert "unexpected inference input 'nobody'" in shown["broken"][1]
     assert "<b>broken: " in shown["errors"]
     assert "iB" in next(chart for chart in shown["charts"] if chart.startswith("Memory of the server"))
+    processors = next(chart for chart in shown["charts"] if chart.startswith("Processors"))
+    assert re.search(r"event loop [\d.]+ ?%$", processors, re.M)
+    assert shown["advice"].endswith("%: --frontends 3 would help")
     assert shown["unloaded"][10] == "Load"
     assert shown["found"] == 1
 

@@ -33,8 +33,9 @@ class Machine:
                 busy_s=then.busy_s + loop + others,
                 polls=then.polls + polls,
             )
-            families = self.probe.sample()
-        return parse("".join(render(families))).value("tpx_event_loop_utilization")
+            page = parse("".join(render(self.probe.sample())))
+        self.advised = page.value("tpx_advised_frontends")
+        return page.value("tpx_event_loop_utilization")
 
 
 def test_the_utilization_is_that_of_the_time_between_two_samples() -> None:
@@ -47,7 +48,9 @@ def test_a_full_loop_beside_idle_cores_is_told_once(caplog: pytest.LogCaptureFix
     machine = Machine()
     machine.runs(4, 0.99)
     assert caplog.messages == []
+    assert machine.advised == 0
     machine.runs(20, 0.99)
+    assert machine.advised == 3
     assert caplog.messages == [
         "the event loop has filled its core for 5 s while 7 others were idle: --frontends 3 serves "
         "connections in more processes"
@@ -62,9 +65,19 @@ def test_a_full_loop_beside_idle_cores_is_told_once(caplog: pytest.LogCaptureFix
 def test_nothing_is_advised_where_frontends_would_not_help(
     load: dict[str, float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    Machine().runs(20, **load)  # type: ignore[arg-type]
-    Machine(advises=False).runs(20, 0.99)
+    machine, with_frontends = Machine(), Machine(advises=False)
+    machine.runs(20, **load)  # type: ignore[arg-type]
+    with_frontends.runs(20, 0.99)
+    assert machine.advised == with_frontends.advised == 0
     assert caplog.messages == []
+
+
+def test_the_advice_ends_with_the_load() -> None:
+    machine = Machine()
+    machine.runs(6, 0.99)
+    assert machine.advised == 3
+    machine.runs(1, 0.5)
+    assert machine.advised == 0
 
 
 def test_a_pause_begins_the_five_seconds_again(caplog: pytest.LogCaptureFixture) -> None:

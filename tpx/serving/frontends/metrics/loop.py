@@ -42,7 +42,10 @@ def cpu_times_of(loop: threading.Thread, polls: Callable[[], int]) -> Callable[[
 
 
 class LoopMetrics:
-    """Utilization of the event loop since the last sample; the log says once when it lacks a second core."""
+    """Utilization of the event loop since the last sample, and how many frontends would relieve it.
+
+    The log says once that they would.
+    """
 
     def __init__(
         self,
@@ -52,16 +55,18 @@ class LoopMetrics:
         clock: Callable[[], float] = time.monotonic,
         cores: tuple[float, float] | None = None,
     ) -> None:
-        """`advises` is False where more frontends would not help; `cores` are those that this process may
-        use, and those of the machine.
+        """`advises` is False where there are frontends; `cores` are those that this process may use, and
+        those of the machine.
         """
         self._times = times
         self._advises = advises
+        self._logged = False
         self._clock = clock
         self._usable, self._cores = cores or (usable_processors(), float(os.cpu_count() or 1))
         self._before, self._before_s = times(), clock()
         self._full_s = 0.0
         self._utilization: float | None = None
+        self._advised = 0
 
     def sample(self) -> Sequence[Family]:
         now, now_s = self._times(), self._clock()
@@ -74,7 +79,7 @@ class LoopMetrics:
                     self._usable - (now.process_s - then.process_s) / passed_s,
                     self._cores - (now.busy_s - then.busy_s) / passed_s,
                 )
-                self._note(passed_s, spare, polled=now.polls != then.polls)
+                self._advise(passed_s, spare, polled=now.polls != then.polls)
         return (
             Family(
                 name="tpx_event_loop_utilization",
@@ -82,22 +87,29 @@ class LoopMetrics:
                 help="Share of a core that the event loop has used since the last sample, polling included",
                 lines=() if self._utilization is None else (("", self._utilization),),
             ),
+            Family(
+                name="tpx_advised_frontends",
+                kind="gauge",
+                help="Value of --frontends that would relieve a full event loop by idle cores; 0: none would",
+                lines=(("", self._advised),),
+            ),
         )
 
-    def _note(self, passed_s: float, spare: float, *, polled: bool) -> None:
-        """Log once that the loop was full for a while beside idle cores."""
+    def _advise(self, passed_s: float, spare: float, *, polled: bool) -> None:
+        """Advise frontends if the loop has been full for a while beside idle cores."""
         assert self._utilization is not None
         # a loop that polls has had nothing to do in between
         full = self._utilization >= _FULL and not polled and spare >= _SPARE_CORES
         self._full_s = self._full_s + passed_s if full else 0.0
-        if self._full_s >= _FULL_S:
-            self._advises = False
+        self._advised = min(_MOST_FRONTENDS, int(spare)) if self._full_s >= _FULL_S else 0
+        if self._advised and not self._logged:
+            self._logged = True
             log.warning(
                 "the event loop has filled its core for %.0f s while %.0f others were idle: --frontends %d "
                 "serves connections in more processes",
                 self._full_s,
                 spare,
-                min(_MOST_FRONTENDS, int(spare)),
+                self._advised,
             )
 
     def close(self) -> None:
