@@ -104,7 +104,7 @@ test-all: test test-soak test-frameworks dist test-deploy test-cluster test-vllm
 test-soak: $(VENV)/.test
 	$(PYTEST) tests/soak
 
-WITH_FRONTENDS := tests/e2e tests/serving/frontends tests/hostile tests/soak
+WITH_FRONTENDS := tests/e2e tests/serving/frontends tests/hostile tests/soak $(addprefix --ignore=,$(FRAMEWORKS))
 test-frontends: $(VENV)/.test
 	TPX_TEST_FRONTENDS=1 $(PYTEST) $(SPREAD) $(WITH_FRONTENDS)
 	TPX_TEST_FRONTENDS=2 $(PYTEST) $(SPREAD) $(WITH_FRONTENDS)
