@@ -9,7 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXTRAS = ("", "onnx", "openvino", "report", "cpu", "cloud", "decrypt", "otel", "pandas", "optuna", "cluster")
+EXTRAS = (
+    *("", "onnx", "openvino", "report", "cpu", "clients", "cloud", "decrypt", "otel", "pandas", "optuna"),
+    *("cluster", "llm", "openvino-genai"),
+)
 ROOT = Path(__file__).parents[1]
 
 
