@@ -13,7 +13,7 @@ CPU_BUILDS := $(if $(PIP_FIND_LINKS),UV_FIND_LINKS=$(PIP_FIND_LINKS),UV_TORCH_BA
 TORCH := $(CPU_BUILDS) $(INSTALL) torch==2.13.0
 
 .PHONY: help demo docs bench schema dist containers clean
-.PHONY: unit test test-suite test-text test-all test-soak test-newest test-frontends test-frameworks test-cluster
+.PHONY: unit test test-programs test-suite test-text test-all test-soak test-newest test-frontends test-frameworks test-cluster
 .PHONY: test-deploy test-kserve test-vllm test-container gpu-kit
 .PHONY: soak soak-frontends memory churn fuzz certainty differential onnx check format
 
@@ -86,11 +86,14 @@ SERVERS := tests/e2e tests/hostile tests/fuzz tests/serving/backends/openvino_ge
 unit: $(VENV)/.test
 	$(PYTEST) $(SPREAD) -m 'not e2e and not slow' $(addprefix --ignore=,$(SERVERS))
 
-test: $(VENV)/.test
+# the programs that tests start and ask
+test-programs: $(VENV)/.test
 	@tools/system_packages.sh curl nghttp2-client wrk haproxy tinyproxy
 	@command -v prometheus >/dev/null || tools/system_packages.sh prometheus
 	@command -v npm >/dev/null || tools/system_packages.sh nodejs npm
 	@command -v g++ >/dev/null || tools/system_packages.sh g++
+
+test: test-programs
 	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-suite test-text
 
 test-suite:
@@ -105,7 +108,7 @@ test-soak: $(VENV)/.test
 	$(PYTEST) tests/soak
 
 WITH_FRONTENDS := tests/e2e tests/serving/frontends tests/hostile tests/soak $(addprefix --ignore=,$(FRAMEWORKS))
-test-frontends: $(VENV)/.test
+test-frontends: test-programs
 	TPX_TEST_FRONTENDS=1 $(PYTEST) $(SPREAD) $(WITH_FRONTENDS)
 	TPX_TEST_FRONTENDS=2 $(PYTEST) $(SPREAD) $(WITH_FRONTENDS)
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.e2e.child import FRONTENDS
 from tests.serving.live import (
     SERVICE,
     Channel,
@@ -358,7 +359,7 @@ def test_a_repeated_request_meets_the_version_that_serves_now(tmp_path: Path) ->
 
 @pytest.fixture
 def by_template(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many calls each read brought that matched a template."""
+    """How many calls each read of this process brought that matched a template."""
     found: list[int] = []
     split = RepeatedCalls.split
 
@@ -398,7 +399,7 @@ def test_calls_that_arrive_together_get_their_own_answers(live: Live, by_templat
             assert [call.result(20) for call in calls] == [[2 * number, 2] for number in range(200)]
             after = inferences(live, model)
             assert [b - a for a, b in zip(before, after, strict=True)][:2] == [200, 200]
-            assert sum(by_template) > 0
+            assert sum(by_template) > 0 or FRONTENDS
 
 
 def test_calls_repeated_on_one_connection_get_their_own_answers(
@@ -424,7 +425,7 @@ def test_calls_repeated_on_one_connection_get_their_own_answers(
             return begin(vector(number, 1)).result(20)
 
         assert [ask(n) for n in range(MANY)] == [[2 * n, 2] for n in range(MANY)]
-        assert sum(by_template) > 0
+        assert sum(by_template) > 0 or FRONTENDS
         assert inferences(own, "changes") == (MANY, MANY, MANY)
         settings = b'{"trace_level": ["TIMESTAMPS"], "log_frequency": "1"}'
         assert own.http("POST", "/v2/trace/setting", settings).status == 200
