@@ -20,11 +20,10 @@ import json
 import math
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tpx.errors import UsageError
 
@@ -37,8 +36,7 @@ PART_LEAST = 3
 FALSE_WORDS = frozenset({"false", "off", "0", "no"})
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """Option of a config field, in addition to the field's type and default."""
 
     help: str
@@ -101,8 +99,7 @@ def flag_of(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """An option of a config dataclass: its Option with the field's name, type, and default."""
 
     name: str
@@ -150,8 +147,7 @@ def _strip_none(kind: object) -> object:
     return kind
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """The value of an option, the text it was read from, and the flag, the variable or the file with it."""
 
     value: Any

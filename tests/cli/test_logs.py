@@ -5,11 +5,11 @@ import logging
 import re
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tpx.cli.logs import TritonFormatter, configure, escapes, finish
 from tpx.errors import UsageError

@@ -2,11 +2,11 @@
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.serving import onnx_files
 from tests.serving.live import Live, serving
@@ -58,14 +58,14 @@ def test_every_limit_of_http_has_its_flag(flag: str, field: str) -> None:
 @pytest.mark.parametrize(("flag", "field"), GRPC.items())
 def test_every_limit_of_grpc_has_its_flag(flag: str, field: str) -> None:
     usual, changed = ServeConfig(), build(ServeConfig, {flag: 7})
-    assert grpc_limits(changed) == replace(grpc_limits(usual), **{field: 7})  # type: ignore[arg-type]
+    assert grpc_limits(changed) == replace(grpc_limits(usual), **{field: 7})
 
 
 @pytest.mark.parametrize("flag", KEEPALIVE)
 def test_every_limit_of_keepalive_has_its_flag_in_milliseconds(flag: str) -> None:
     field, given, meant = KEEPALIVE[flag]
     usual, changed = ServeConfig(), build(ServeConfig, {flag: given})
-    expected = replace(grpc_limits(usual).keepalive, **{field: meant})  # type: ignore[arg-type]
+    expected = replace(grpc_limits(usual).keepalive, **{field: meant})
     assert grpc_limits(changed).keepalive == expected
 
 

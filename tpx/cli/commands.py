@@ -1,10 +1,9 @@
 """Tables of the exit codes, in which a number has one meaning, and of the commands with their help."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
-from typing import cast
+from typing import NamedTuple, cast
 
 
 class Exit(IntEnum):
@@ -47,13 +46,12 @@ Path = tuple[str, ...]
 """Words of a command: ("analyze", "profile")."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """A command or a group of commands; modules are named here and imported on use."""
 
+    summary: str
     run: str = ""
     """`module:function`, which takes the remaining arguments and returns the exit code; empty for a group."""
-    summary: str
     config: str = ""
     """`module:class` of the options; empty for a group."""
     details: str = ""

@@ -6,9 +6,11 @@ Models are loaded as for serving, but nothing listens.
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+
+import msgspec
 
 from tpx.errors import LoadError
 from tpx.perf.clients.model import ModelDescription, TensorDescription, model_description
@@ -62,7 +64,7 @@ def _without_endpoints(config: ServeConfig) -> ServeConfig:
 
 def _describe(plane: DataPlane, entry: RepositoryEntry, config: ServeConfig) -> Iterator[str]:
     message = plane.model_config(entry.name, "")
-    metadata = asdict(plane.model_metadata(entry.name, ""))
+    metadata = msgspec.to_builtins(plane.model_metadata(entry.name, ""))
     model = model_description(metadata, model_config.to_json(message))
     names = _dimension_names(_file_of(entry, config, message.default_model_filename or "model.onnx"))
     batches = f", batches of up to {model.max_batch_size}" if model.max_batch_size else ""

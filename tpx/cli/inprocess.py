@@ -6,9 +6,11 @@ Server and load generator do not import each other; this module, above both, con
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import NamedTuple
+
+import msgspec
 
 from tpx.errors import MeasurementError, NotFound, TpxError, UsageError
 from tpx.options import build
@@ -214,17 +216,17 @@ class EngineControl:
 
     async def server(self) -> ServerDescription:
         server = await self._engine.server()
-        return server_description(asdict(server.plane.server_metadata()))
+        return server_description(msgspec.to_builtins(server.plane.server_metadata()))
 
     async def model(self, model: ModelKey) -> ModelDescription:
         plane = (await self._engine.server()).plane
         try:
             metadata = plane.model_metadata(model.name, model.version)
         except NotFound as exc:
-            index = index_entries(asdict(entry) for entry in plane.index(ready_only=False))
+            index = index_entries(msgspec.to_builtins(entry) for entry in plane.index(ready_only=False))
             raise MeasurementError(f"{exc}{instead(model, index)}") from exc
         config = model_config.to_json(plane.model_config(model.name, model.version))
-        return model_description(asdict(metadata), config)
+        return model_description(msgspec.to_builtins(metadata), config)
 
     async def statistics(self, model: ModelKey) -> Snapshot:
         plane = (await self._engine.server()).plane

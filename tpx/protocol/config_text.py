@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from tpx.protocol import messages
 
 _TOKEN = re.compile(
@@ -36,8 +38,7 @@ class ConfigPart:
     inner: "list[ConfigPart]" = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldText:
+class FieldText(msgspec.Struct, frozen=True, kw_only=True):
     """Field of the outermost message, as offsets into the text."""
 
     name: str

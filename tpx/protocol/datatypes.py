@@ -1,15 +1,14 @@
 """Tensor datatypes of the v2 protocol: wire names, numpy types, sizes, and names in config.pbtxt."""
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tpx.errors import InvalidRequest
 
 
-@dataclass(frozen=True, slots=True)
-class DataType:
+class DataType(msgspec.Struct, frozen=True):
     """One datatype.
 
     `numpy` is the type of `Tensor.numpy()`: objects for BYTES; uint16 bits for BF16, which numpy lacks.

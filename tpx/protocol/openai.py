@@ -7,9 +7,9 @@ null counts as absent, as in OpenAI's own API.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+import msgspec
 import orjson
 
 from tpx.errors import InvalidRequest
@@ -57,8 +57,7 @@ OWN: frozenset[str] = frozenset(engine_endpoints.FIELDS)
 """Endpoints of which the engine makes the whole response, each event of a stream included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAiRequest:
+class OpenAiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A valid request."""
 
     endpoint: Endpoint

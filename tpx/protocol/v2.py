@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from tpx.errors import InvalidRequest
 from tpx.protocol.tensors import Tensor
 
@@ -12,8 +14,7 @@ LoadParameter = bool | int | str | bytes
 """A parameter of a request to load a model; bytes are the content of a file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedMemoryRange:
+class SharedMemoryRange(msgspec.Struct, frozen=True, kw_only=True):
     """Location of a tensor's bytes in a registered shared memory region."""
 
     region: str

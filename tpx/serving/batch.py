@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 from tpx.errors import TpxError
@@ -14,16 +14,14 @@ from tpx.serving.request import InferRequest, InferResponse
 Arrays = dict[str, Array]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRange:
+class GpuRange(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in GPU memory, which stay until the request that they belong to has ended."""
 
     address: int
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTensor:
+class GpuTensor(msgspec.Struct, frozen=True, kw_only=True):
     """An input that is at least partly in GPU memory: its requests' parts, one after another."""
 
     shape: Sequence[int]

@@ -3,9 +3,12 @@
 import asyncio
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial
 from typing import cast
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx import __version__
 from tpx.errors import InvalidRequest, NotFound, NotReady, TpxError, Unsupported
@@ -47,8 +50,7 @@ _MAX_NAME = 8192
 """Characters of the name of a model to load; files have much shorter names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorMetadata:
+class TensorMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output. The shape includes the batch dimension if there is one."""
 
     name: str
@@ -56,8 +58,7 @@ class TensorMetadata:
     shape: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelMetadata:
+class ModelMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of a model."""
 
     name: str
@@ -67,8 +68,7 @@ class ModelMetadata:
     outputs: list[TensorMetadata]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerMetadata:
+class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The server's name and extensions."""
 
     name: str
@@ -76,8 +76,7 @@ class ServerMetadata:
     extensions: list[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryEntry:
+class RepositoryEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One version of a model in the repository index; no version if none is known."""
 
     name: str
@@ -92,8 +91,7 @@ class RepositoryEntry:
         return str(ModelId(self.name, self.namespace))
 
 
-@dataclass(frozen=True, slots=True)
-class Watching:
+class Watching(msgspec.Struct, frozen=True):
     """Observers of requests in progress."""
 
     tracer: Tracer

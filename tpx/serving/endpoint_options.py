@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from tpx.errors import UsageError
 from tpx.options import option
 from tpx.sources import HIDDEN
@@ -213,8 +215,7 @@ class HostingSpec:
         return int(given) if given.isdecimal() else 8080
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceAddress:
+class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a service shall listen."""
 
     flag: str

@@ -5,10 +5,11 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from tpx.errors import UsageError
 from tpx.protocol.compression import Inflater
@@ -35,8 +36,7 @@ from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.options import ServeConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundEndpoint:
+class BoundEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Address of a listening service."""
 
     service: str
@@ -56,8 +56,7 @@ class EndpointRelay(HttpRelay, GrpcRelay, Protocol):
 _Connections = Callable[[], asyncio.BaseProtocol]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Service:
+class _Service(msgspec.Struct, frozen=True, kw_only=True):
     """A service that does not listen yet."""
 
     where: ServiceAddress

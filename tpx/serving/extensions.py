@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from tpx.errors import LoadError, TpxError
 from tpx.options import nearest
@@ -25,8 +26,7 @@ class BuiltIn(NamedTuple):
     """Command that installs the package."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """A class that a package registers under a name."""
 
     name: str
@@ -41,8 +41,7 @@ class Offer:
         return f"the package {self.package} {self.version}".rstrip() + f" (entry point {self.target})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtensionKind:
+class ExtensionKind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of extension: backends or repository agents."""
 
     noun: str

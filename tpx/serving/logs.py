@@ -1,8 +1,10 @@
 """Log settings, which clients may change while the server runs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, get_args
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import InvalidRequest, NotReady, Unsupported
 
@@ -29,8 +31,7 @@ _WORDS: dict[tuple[Protocol, type], str] = {
 _UINT32_MAX = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings, in the order of Triton's responses."""
 
     log_file: str = ""
@@ -75,7 +76,7 @@ class LogControl:
             raise Unsupported("log file location can not be updated through network protocol")
         for name, value in given.items():
             if name not in _KINDS:
-                known = ", ".join(asdict(self.settings))
+                known = ", ".join(self.settings.__struct_fields__)
                 raise InvalidRequest(f"unknown log setting '{name}', expected one of {known}")
             kind = _KINDS[name]
             if type(value) is not kind or (isinstance(value, int) and value < 0):
@@ -88,4 +89,4 @@ class LogControl:
             if protocol == "HTTP":
                 raise NotReady(f"invalid argument for --log_format, got: {wanted}")
             raise InvalidRequest(f"invalid argument for log_format, got: {wanted}")
-        self.update(replace(self.settings, **given))  # type: ignore[arg-type]
+        self.update(replace(self.settings, **given))

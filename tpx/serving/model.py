@@ -4,7 +4,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import Cancelled, LoadError, TpxError
 from tpx.processors import waited_ns
@@ -44,8 +46,7 @@ log = logging.getLogger(__name__)
 _clock = time.perf_counter_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelParts:
+class ModelParts(msgspec.Struct, frozen=True, kw_only=True):
     """Components of a model."""
 
     signature: Signature
@@ -56,14 +57,13 @@ class ModelParts:
     """Cache for responses; None if disabled."""
     preserve_ordering: bool = False
     namespace: str = ""
-    limiter: Limiter = field(default_factory=NoLimiter)
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    limiter: Limiter = msgspec.field(default_factory=NoLimiter)
+    arrivals: Arrivals = msgspec.field(default_factory=Arrivals)
     """Request counter shared by all models of the server."""
     polling: BusyPolling = NO_POLLING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInstance:
+class ModelInstance(msgspec.Struct, frozen=True, kw_only=True):
     """An instance, its spec, and the queue it takes batches from."""
 
     spec: InstanceSpec

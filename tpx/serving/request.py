@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.datatypes import BY_NAME
 from tpx.protocol.tensors import Array, Buffer, Tensor, decode_bytes
@@ -372,8 +374,7 @@ class InferRequest:
             self.backpressure.stall(stalled)
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(msgspec.Struct, frozen=True):
     """A request that was bound to its model: a head that others may share, and what is its own."""
 
     head: RequestHead

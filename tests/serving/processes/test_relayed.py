@@ -1,7 +1,8 @@
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from tpx.errors import TpxError
 from tpx.protocol.grpc.server_call import Method, ServerCall

@@ -1,7 +1,6 @@
 """Read the command line and its YAML file into a ProfileSpec."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -121,7 +120,7 @@ def collect_options(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str
     if named and settled:
         own = {model.name: model for model in settled.value}
         models = tuple(own.get(model.name, model) for model in named.value)
-        given["profile_models"] = replace(named, value=models)
+        given["profile_models"] = named._replace(value=models)
     return base | given
 
 

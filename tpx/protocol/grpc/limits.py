@@ -4,9 +4,11 @@ and A9: pings, ping strikes, connection age) and the deadlines of request messag
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tpx.protocol.grpc.status import Status
 from tpx.protocol.http2.frames import GLITCH_BURST, GLITCHES_PER_S
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
     from tpx.protocol.grpc.server_call import ServerCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepaliveLimits:
+class KeepaliveLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Keepalive limits with gRPC's defaults. An age of 0 means unlimited."""
 
     time_s: float = 7200.0
@@ -30,8 +31,7 @@ class KeepaliveLimits:
     max_connection_age_grace_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcLimits:
+class GrpcLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one connection; times in seconds."""
 
     max_message_bytes: int = 2**31 - 1
@@ -62,7 +62,7 @@ class GrpcLimits:
     response_encoding: str = ""
     """Compression of responses if the client accepts it."""
     response_level: int = 6
-    keepalive: KeepaliveLimits = field(default_factory=KeepaliveLimits)
+    keepalive: KeepaliveLimits = msgspec.field(default_factory=KeepaliveLimits)
 
 
 _WITHOUT_CALLS_S = 7200.0

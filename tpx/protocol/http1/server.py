@@ -4,9 +4,10 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
+
+import msgspec
 
 from tpx.protocol.http1.connection import HttpConnection
 from tpx.protocol.http1.head import HeadCache, HttpError, HttpHead, parse_request_head
@@ -52,8 +53,7 @@ _IDLE, _HEAD, _BODY, _ANSWER, _CLOSED = _Stage
 _HERE, _LEFT, _ENDED = _Client
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one connection; times in seconds."""
 
     max_body_bytes: int = 64 << 20

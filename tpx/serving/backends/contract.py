@@ -5,9 +5,10 @@ which computes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol.messages import ModelConfig
@@ -20,38 +21,35 @@ GLOBAL = -1
 """Device number of a resource that all devices share."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
+class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Location of one version of a model, and the server's settings for it."""
 
     model_name: str
     version: int
     directory: Path
     """Directory of the version; its parent is the model's directory."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = msgspec.field(default_factory=dict)
     """--backend-config settings for this backend."""
     host: Host | None = None
     """Services of the server for models that call other models, load them, or report metrics."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
     """Rate limiter resources that an instance holds while it computes, and its priority."""
 
-    resources: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    resources: Mapping[tuple[str, int], int] = msgspec.field(default_factory=dict)
     """Amounts by name and device."""
     priority: int = 1
     """Weight in the rate limiter: an instance with twice the number gets half the turns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceSpec:
+class InstanceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Name, kind (KIND_CPU, KIND_GPU or KIND_MODEL) and device of one instance."""
 
     name: str
     kind: str
     device_id: int = 0
-    needs: Needs = field(default_factory=Needs)
+    needs: Needs = msgspec.field(default_factory=Needs)
     profiles: tuple[str, ...] = ()
     """TensorRT optimization profiles that it uses, by number."""
 
@@ -184,8 +182,7 @@ class DividesMachine(Protocol):
         """Return whether the present instances still suit a configuration with other instance groups."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class Description(msgspec.Struct, frozen=True, kw_only=True):
     """Status of a component, as shown by `tpx doctor`."""
 
     version: str = ""

@@ -6,9 +6,9 @@ so that a configuration means the same in both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+import msgspec
 import numpy as np
 
 from tpx.errors import ConfigError, InvalidRequest
@@ -27,8 +27,7 @@ NUMPY_NAMES = {each.numpy.name: name for name, each in BY_NAME.items() if name n
 """Datatypes by the names of numpy, which most runtimes share: float32, int8."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTensor:
+class ModelTensor(msgspec.Struct, frozen=True, kw_only=True):
     """An input or output of a model; variable dimensions are -1."""
 
     name: str

@@ -8,9 +8,10 @@ expansion of instance groups.
 import logging
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from tpx.errors import ConfigError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
@@ -26,8 +27,7 @@ _OF_CLIENTS = ("shapes",)
 MAX_INSTANCES = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenParameters:
+class GivenParameters(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters as strings, by key."""
 
     where: str

@@ -9,9 +9,10 @@ import math
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
@@ -61,8 +62,7 @@ Phase = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyFamily:
+class LatencyFamily(msgspec.Struct, frozen=True):
     """One metric family: its name, phase, and help; a histogram if it has buckets, else a summary."""
 
     name: str

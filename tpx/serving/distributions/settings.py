@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import UsageError
 from tpx.options import FALSE_WORDS, TRUE_WORDS, nearest
@@ -17,8 +19,7 @@ class Quantile(NamedTuple):
     error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencySettings:
+class LatencySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of --metrics-config, with Triton's names."""
 
     counter_latencies: bool = True
@@ -31,7 +32,7 @@ class LatencySettings:
         Quantile(0.99, 0.001),
         Quantile(0.999, 0.001),
     )
-    histogram_buckets: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    histogram_buckets: Mapping[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     """Bounds by family, for models that do not set their own."""
 
     @property
@@ -58,7 +59,7 @@ def parse_latency_settings(flags: Sequence[str]) -> LatencySettings:
             word = value.lower()
             if word not in TRUE_WORDS | FALSE_WORDS:
                 raise UsageError(f"--metrics-config {name} must be true or false, got '{value}'")
-            settings = replace(settings, **{name: word in TRUE_WORDS})  # type: ignore[arg-type]
+            settings = replace(settings, **{name: word in TRUE_WORDS})
         elif name == "summary_quantiles":
             # `0.5:0.05,0.9:0.01`
             found = tuple(_parse_quantile(pair) for pair in value.split(","))

@@ -1,7 +1,9 @@
 """Checks that an ensemble's models fit together (Triton: core/src/ensemble_scheduler/ensemble_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from tpx.errors import ConfigError
 from tpx.protocol.datatypes import BY_NUMBER

@@ -1,7 +1,8 @@
 """The graph of an ensemble: steps, and the tensors between them (Triton: core/src/model_config_utils.cc)."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tpx.errors import ConfigError
 from tpx.options import nearest
@@ -9,8 +10,7 @@ from tpx.protocol.messages import ModelConfig
 from tpx.serving.model_id import ModelId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnsembleStep:
+class EnsembleStep(msgspec.Struct, frozen=True, kw_only=True):
     """One call of a composing model; both maps lead from its tensors to the ensemble's."""
 
     index: int
@@ -22,12 +22,11 @@ class EnsembleStep:
     outputs: Mapping[str, str]
     decoupled: bool = False
     """True if its model is decoupled; like `ranks`, set by `compose`."""
-    ranks: Mapping[str, int] = field(default_factory=dict)
+    ranks: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Ranks of its model's inputs, including the batch dimension if there is one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """Steps in topological order, and the ensemble's inputs and outputs."""
 
     model: ModelId

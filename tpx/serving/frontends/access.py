@@ -4,9 +4,10 @@ import hmac
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
+
+import msgspec
 
 from tpx.errors import UsageError
 from tpx.options import nearest
@@ -29,8 +30,7 @@ _OPENAI = ("inference", "metadata", "health")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(msgspec.Struct, frozen=True, kw_only=True):
     """A header that a request must carry, and its value."""
 
     name: str

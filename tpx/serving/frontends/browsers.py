@@ -6,9 +6,9 @@ answers only to names of this machine: a page can give its own name any address 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 
+import msgspec
 import orjson
 
 from tpx.errors import UsageError
@@ -22,8 +22,7 @@ _EXPOSED = b"Access-Control-Expose-Headers: Inference-Header-Content-Length\r\n"
 _PREFLIGHT_S = 600
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrowserPolicy:
+class BrowserPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The names by which clients may call an endpoint, and the origins whose pages may use it."""
 
     hosts: tuple[str, ...] | None = None

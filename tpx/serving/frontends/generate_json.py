@@ -3,9 +3,9 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import orjson
 
 from tpx.errors import InvalidRequest
@@ -39,8 +39,7 @@ def decode(body: Buffer, signature: Signature, max_strings: int) -> DecodedReque
     return _Decoding(signature, max_strings).decode(body)
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
+class _Object(msgspec.Struct, frozen=True):
     """A JSON object that keeps repeated members; a Python dict would keep only the last."""
 
     members: list[tuple[str, JsonValue]]

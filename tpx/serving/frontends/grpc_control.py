@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 from google.protobuf.message import Message
 
 from tpx.protocol import messages
@@ -85,11 +85,11 @@ class GrpcControlPlane:
         return messages.ModelReadyResponse(ready=ready)
 
     def _get_server_metadata(self, request: messages.ServerMetadataRequest) -> Message:  # noqa: ARG002
-        return messages.ServerMetadataResponse(**asdict(self._plane.server_metadata()))
+        return messages.ServerMetadataResponse(**msgspec.to_builtins(self._plane.server_metadata()))
 
     def _get_model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
         metadata = self._plane.model_metadata(request.name, request.version)
-        return messages.ModelMetadataResponse(**asdict(metadata))
+        return messages.ModelMetadataResponse(**msgspec.to_builtins(metadata))
 
     def _get_model_config(self, request: messages.ModelConfigRequest) -> Message:
         return messages.ModelConfigResponse(config=self._plane.model_config(request.name, request.version))
@@ -175,7 +175,7 @@ class GrpcControlPlane:
             given = {name: _read_value(setting) for name, setting in request.settings.items()}
             self._plane.logs.change(given, "GRPC")
         response = messages.LogSettingsResponse()
-        for name, value in asdict(self._plane.logs.settings).items():
+        for name, value in msgspec.to_builtins(self._plane.logs.settings).items():
             setting = response.settings[name]
             if isinstance(value, bool):
                 setting.bool_param = value
@@ -188,7 +188,7 @@ class GrpcControlPlane:
 
 def _encode_region(response: Any, region: Region) -> bytes:
     """Return the entry of one region. Concatenated entries form the complete message."""
-    response.regions[region.name].MergeFrom(response.RegionStatus(**asdict(region)))
+    response.regions[region.name].MergeFrom(response.RegionStatus(**msgspec.to_builtins(region)))
     data: bytes = response.SerializeToString()
     return data
 

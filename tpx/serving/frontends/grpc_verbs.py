@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 from google.protobuf.message import DecodeError, Message
 
 from tpx.errors import InvalidRequest, TpxError
@@ -58,8 +58,7 @@ Verb = Callable[[Any], Message]
 """Takes a request message, returns a response message, raises TpxError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rpc:
+class Rpc(msgspec.Struct, frozen=True, kw_only=True):
     """A method and its API category."""
 
     category: Category

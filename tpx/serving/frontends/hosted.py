@@ -6,8 +6,10 @@ Neither platform passes on the header with the size of the JSON before binary te
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import quote
+
+import msgspec
 
 from tpx.errors import InvalidRequest, TpxError, UsageError
 from tpx.protocol.http1.head import HttpHead
@@ -31,8 +33,7 @@ def with_media_type(headers: bytes, media_type: bytes) -> bytes:
     return _BINARY.sub(rb"Content-Type: %b;json-header-size=\1\r\n" % media_type, headers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostedPaths:
+class HostedPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of a platform, and what they mean here."""
 
     media_type: bytes

@@ -1,11 +1,11 @@
 """The HTTP endpoint: maps each request to a verb."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, cast
 from urllib.parse import unquote_to_bytes
 
+import msgspec
 import orjson
 
 from tpx.errors import TpxError
@@ -39,8 +39,7 @@ from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.model_id import check_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpAccess:
+class HttpAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Restrictions of clients and of pages in browsers."""
 
     restrictions: Restrictions | None = None
@@ -48,7 +47,7 @@ class HttpAccess:
     """Keys of OpenAI's API; parts that it has none for need those of `restrictions`."""
     openai_only: bool = False
     """True if nothing but OpenAI's API is served."""
-    pages: BrowserPolicy = field(default_factory=BrowserPolicy)
+    pages: BrowserPolicy = msgspec.field(default_factory=BrowserPolicy)
 
 
 class HttpRelay(Protocol):

@@ -7,9 +7,9 @@ import math
 import re
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import orjson
 
 from tpx.errors import InvalidRequest, Unsupported
@@ -327,8 +327,7 @@ def _encode(
     return _BINARY_TYPE % sum(map(len, parts)), [*parts, *binary]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rendered:
+class _Rendered(msgspec.Struct, frozen=True):
     """JSON of a response, split where output data is inserted, and its headers if only one piece exists."""
 
     headers: bytes

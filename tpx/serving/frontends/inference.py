@@ -6,9 +6,10 @@ validated once; later requests look it up by its bytes.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
+
+import msgspec
 
 from tpx.errors import TpxError
 from tpx.protocol.tensors import Buffer, Tensor
@@ -29,8 +30,7 @@ E = TypeVar("E", bound=Exchange)
 Encoded = TypeVar("Encoded")
 
 
-@dataclass(frozen=True, slots=True)
-class Replies(Generic[E, Encoded]):
+class Replies(msgspec.Struct, Generic[E, Encoded], frozen=True):
     """Answers the requests of one transport."""
 
     plane: InferencePlane

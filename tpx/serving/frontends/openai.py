@@ -6,12 +6,13 @@ with the tensors of Triton's vLLM backend is served too: its texts are put into 
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
 import orjson
+from msgspec.structs import replace
 
 from tpx.errors import Code, InvalidRequest, NotFound, Overloaded, TpxError
 from tpx.protocol.http1.request import JSON_TYPE, HttpRequest

@@ -6,8 +6,9 @@ looks at does nothing for it.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+
+import msgspec
 
 from tpx import __version__
 from tpx.protocol.http1.request import HttpRequest
@@ -15,8 +16,7 @@ from tpx.serving.frontends.http_verbs import Route, route
 from tpx.serving.frontends.page import build_page
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
     """Server state that the page shows besides the answers of the verbs."""
 
     controlled: bool

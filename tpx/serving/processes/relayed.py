@@ -7,9 +7,10 @@ others wait in the frontend, so that calls of other connections are not delayed.
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from tpx.errors import Cancelled, TpxError
 from tpx.protocol.grpc.server_call import Method, ServerCall

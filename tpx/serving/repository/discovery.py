@@ -13,8 +13,11 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, UsageError
 from tpx.protocol import model_config
@@ -33,8 +36,7 @@ _MAX_NAME_BYTES = 255
 _MAX_DEPTH = 12  # with names of maximum length still within the system's path limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
+class Override(msgspec.Struct, frozen=True, kw_only=True):
     """A ModelConfig that replaces the one on disk, and files by their path in the model directory.
 
     If there are files, the model consists of these alone.
@@ -148,8 +150,7 @@ def private_files(files: Mapping[str, bytes], parent: Path | None = None) -> Pat
     return directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamps:
+class Stamps(msgspec.Struct, frozen=True, kw_only=True):
     """Digests over name, size, inode and modification time of a model's files: equal until a file changes."""
 
     config: str

@@ -7,8 +7,9 @@ step.
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tpx.errors import ConfigError, LoadError, NotFound, NotReady
 from tpx.serving.distributions.latencies import latencies_of
@@ -31,8 +32,7 @@ Requirements = Mapping[ModelId, Collection[ModelId]]
 """Models that each ensemble is composed of; models that are no ensembles may be omitted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadOrder:
+class LoadOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Models in load order (dependencies first), and those in a dependency cycle with a description of it."""
 
     models: tuple[ModelId, ...]

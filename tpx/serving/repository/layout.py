@@ -8,9 +8,11 @@
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import LoadError, UsageError
 from tpx.protocol import messages, model_config
@@ -76,14 +78,13 @@ class Repository(Protocol):
         """Return warnings about model files outside the expected layout."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSource:
+class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     """A model as found on disk: a directory of versions, or a single file that counts as version 1."""
 
     name: str
     namespace: str = ""
     directory: Path
-    versions: Mapping[int, Path] = field(default_factory=dict)
+    versions: Mapping[int, Path] = msgspec.field(default_factory=dict)
     file: Path | None = None
     fault: str = ""
     """Reason why the model cannot be loaded, if the directory alone shows it."""

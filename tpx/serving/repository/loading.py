@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from tpx.errors import Code, ConfigError, LoadError, TpxError
 from tpx.protocol import config_text, messages
@@ -55,25 +57,23 @@ _LONGEST_REASON = 10_000
 """Characters of a reason that are kept; it may quote a list of any length from the configuration."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSettings:
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Server options that affect loading."""
 
     options: ModelSpec
     backend_settings: Mapping[str, Mapping[str, str]]
     """--backend-config settings by backend; "" applies to all backends."""
     inline_below_ns: int = 100_000
-    latencies: LatencySettings = field(default_factory=LatencySettings)
+    latencies: LatencySettings = msgspec.field(default_factory=LatencySettings)
     cache: ResponseCache | None = None
     """--cache-config: response cache for models that enable it."""
-    limiter: Limiter = field(default_factory=NoLimiter)
+    limiter: Limiter = msgspec.field(default_factory=NoLimiter)
     """--rate-limit: shared by all models."""
     polling: BusyPolling = NO_POLLING
     """--busy-poll-us: shared by all models."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedModel:
+class WantedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model to load: its configuration before any file is opened, and the fingerprints of its versions."""
 
     source: ModelSource
@@ -82,12 +82,11 @@ class WantedModel:
     fingerprints: Mapping[int, Fingerprint]
     graph: Graph | None = None
     """Steps, if the model is an ensemble."""
-    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    labels: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """The ensemble's own labels, by output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regroup:
+class Regroup(msgspec.Struct, frozen=True, kw_only=True):
     """Replacement instances for a model that serves, ready to join it or to be dropped."""
 
     model: ServedModel

@@ -10,9 +10,11 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import ConfigError, InvalidRequest, LoadError, NotReady, TpxError, UsageError
 from tpx.serving.ensemble.graph import Graph
@@ -52,16 +54,14 @@ async def in_load_thread(permits: Permits, work: Callable[[], T]) -> T:
             thread.shutdown(wait=False)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadGroup:
+class LoadGroup(msgspec.Struct, frozen=True):
     """Loads that belong together: each model loads once, using `discover`, parts before their ensemble."""
 
     discover: Callable[[ModelId], ModelSource | None]
-    tasks: dict[ModelId, asyncio.Task[None]] = field(default_factory=dict)
+    tasks: dict[ModelId, asyncio.Task[None]] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loads:
+class Loads(msgspec.Struct, frozen=True, kw_only=True):
     """Loads models into a ModelRepository."""
 
     table: ModelRepository
@@ -75,7 +75,7 @@ class Loads:
     """Permits for load threads."""
     host_of: Callable[[ModelId], Host]
     retries: int
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     def check_running(self) -> None:
         """Raise NotReady if the server is stopping and starts no more loads."""

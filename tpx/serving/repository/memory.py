@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
+
 from tpx.errors import Code, LoadError
 from tpx.serving.heap import give_memory_back
 from tpx.serving.model_id import ModelId
@@ -62,8 +64,7 @@ class Permits(asyncio.Semaphore):
                 await self.acquire()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A model that could be unloaded, and the ensembles that depend on it."""
 
     model: ModelId

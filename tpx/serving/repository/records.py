@@ -1,8 +1,11 @@
 """The record of one model: its versions with their states, and what they were built from."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.repository.agents.ownership import Ownership
@@ -12,8 +15,7 @@ from tpx.serving.served import Served
 UNLOADED = "unloaded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a version is built from: equal fingerprints produce equal versions."""
 
     config: bytes
@@ -25,8 +27,7 @@ class Fingerprint:
     files: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Versions of a model, ascending: to load, to keep, and to unload after the loads succeed."""
 
     load: tuple[int, ...]
@@ -67,8 +68,7 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """A version that serves, its fingerprint, and the ownership of its load."""
 
     served: Served
@@ -106,8 +106,7 @@ class VersionEntry:
         return ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptConfig:
+class KeptConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration from a load request, and the stamps of the files it was loaded with."""
 
     config: ModelConfig

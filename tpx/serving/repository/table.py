@@ -4,7 +4,8 @@ Everything here runs on the event loop and never blocks; loads and unloads repor
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tpx.errors import Code, InvalidRequest, NotFound, NotReady
 from tpx.options import nearest_for_client

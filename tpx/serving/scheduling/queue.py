@@ -4,9 +4,10 @@ import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
+
+import msgspec
 
 from tpx.errors import Overloaded
 from tpx.serving.request import InferRequest
@@ -15,8 +16,7 @@ _MANY_STALE = 64
 """Number of stale deadlines, beyond the number of requests, at which they are removed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePolicy:
+class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How long requests may wait at one level, and how many."""
 
     timeout_ns: int = 0
@@ -41,14 +41,13 @@ class QueuePolicy:
         return request.arrived_ns + timeout_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePolicies:
+class QueuePolicies(msgspec.Struct, frozen=True, kw_only=True):
     """The levels of a queue, 1 first. With 0 levels there is one, and requests have no priority."""
 
     levels: int = 0
     default_level: int = 0
-    default: QueuePolicy = field(default_factory=QueuePolicy)
-    by_level: Mapping[int, QueuePolicy] = field(default_factory=dict)
+    default: QueuePolicy = msgspec.field(default_factory=QueuePolicy)
+    by_level: Mapping[int, QueuePolicy] = msgspec.field(default_factory=dict)
 
     @property
     def plain(self) -> bool:

@@ -2,9 +2,10 @@
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
+
+import msgspec
 
 from tpx.errors import AlreadyExists, Code, InvalidRequest, NotFound, Overloaded, Unsupported
 from tpx.protocol.memory_budget import MemoryBudget
@@ -39,8 +40,7 @@ _UNCHARGED_BYTES = 64 << 10
 """Maximum size of inputs that the memory budget ignores, as it does bodies of one read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemRegion:
+class SystemRegion(msgspec.Struct, frozen=True, kw_only=True):
     """A region of system shared memory, as in its status."""
 
     name: str
@@ -49,8 +49,7 @@ class SystemRegion:
     byte_size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaRegion:
+class CudaRegion(msgspec.Struct, frozen=True, kw_only=True):
     """A region of GPU memory, as in its status."""
 
     name: str
@@ -65,8 +64,7 @@ _RegionT = TypeVar("_RegionT", bound=Region)
 _KINDS: dict[type[object], str] = {SystemRegion: "system", CudaRegion: "CUDA"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedMemoryLimits:
+class SharedMemoryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on shared memory of clients."""
 
     allowed: bool = True

@@ -8,8 +8,8 @@ backend/src/backend_common.cc).
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from tpx.errors import ExecutionError
@@ -21,8 +21,7 @@ from tpx.serving.request import BoundInput, BoundOutput, InferRequest, InferResp
 from tpx.serving.stacking.plain import RowOutputs, array_of, checked_output
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddedInput:
+class AddedInput(msgspec.Struct, frozen=True, kw_only=True):
     """An input that describes the items of another one, its source."""
 
     name: str
@@ -32,8 +31,7 @@ class AddedInput:
     """Computes the input from the source's shape in each request, batch dimension first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaggedStacking:
+class RaggedStacking(msgspec.Struct, frozen=True, kw_only=True):
     """Stacks ragged batches."""
 
     ragged: frozenset[str]

@@ -6,9 +6,9 @@ Triton: core/src/sequence_batch_scheduler, core/src/sequence_state.cc.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tpx.errors import ExecutionError, InvalidRequest
@@ -23,8 +23,7 @@ _LENGTH_BYTES = 4
 _FLAGS = {"START": "sequence_start", "END": "sequence_end"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlTensor:
+class ControlTensor(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor that describes the row's sequence to the model, one element per row."""
 
     name: str
@@ -46,8 +45,7 @@ class ControlTensor:
         return self.true if request.head.parameters.get(_FLAGS[self.kind]) else self.false
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceState:
+class SequenceState(msgspec.Struct, frozen=True, kw_only=True):
     """State that the model returns with one request of a sequence and receives with the next; shapes
     are per row.
     """
@@ -58,8 +56,7 @@ class SequenceState:
     initial: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceStacking:
+class SequenceStacking(msgspec.Struct, frozen=True, kw_only=True):
     """Adds controls and states to the inputs stacked by `inner`, and stores the states in the outputs."""
 
     controls: Sequence[ControlTensor]

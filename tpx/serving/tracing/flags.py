@@ -1,9 +1,11 @@
 """Tracing options of the command line: --trace-config, and the older flags that it replaces."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import UsageError
 from tpx.serving.tracing.settings import LEVELS, MODES, Level, Mode, SpanSettings, TraceSetting
@@ -32,8 +34,7 @@ _LEAST = {"rate": 0, "count": -1, "log-frequency": 0} | dict.fromkeys(_SPAN_NUMB
 _URL_VARIABLES = (("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""), ("OTEL_EXPORTER_OTLP_ENDPOINT", "/v1/traces"))
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFlag:
+class TraceFlag(msgspec.Struct, frozen=True):
     """One parsed --trace-config."""
 
     setting: str
@@ -90,7 +91,7 @@ def start_setting(
     for flag in flags:
         field = _FIELDS.get(flag.setting)
         if field is not None:
-            setting = replace(setting, **{field: flag.value})  # type: ignore[arg-type]
+            setting = replace(setting, **{field: flag.value})
     for flag in flags:
         if flag.mode not in (None, setting.trace_mode):
             raise UsageError(
@@ -126,7 +127,7 @@ def _apply_span_flags(
         except ValueError as exc:
             raise UsageError(f"{variable}={text} of the environment: {exc}") from exc
         if number is not None:
-            spans = replace(spans, **{name: number})  # type: ignore[arg-type]
+            spans = replace(spans, **{name: number})
     if urlsplit(spans.url).scheme not in ("http", "https") or not urlsplit(spans.url).hostname:
         raise UsageError(f"--trace-config opentelemetry,url={spans.url}: expected http://HOST:PORT/v1/traces")
     if spans.bsp_max_export_batch_size > spans.bsp_max_queue_size:

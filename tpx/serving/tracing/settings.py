@@ -1,8 +1,9 @@
 """Trace settings, changes to them, and the names used for both."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from tpx.errors import InvalidRequest, Unsupported
 
@@ -19,8 +20,7 @@ NAMES: Final[tuple[SettingName, ...]] = get_args(SettingName)
 """Settings that can be changed while the server runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanSettings:
+class SpanSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Collector and queue of mode opentelemetry; cannot be changed."""
 
     url: str = "http://localhost:4318/v1/traces"
@@ -44,8 +44,7 @@ class SpanSettings:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSetting:
+class TraceSetting(msgspec.Struct, frozen=True, kw_only=True):
     """A complete trace setting."""
 
     trace_level: tuple[Level, ...] = ()

@@ -6,9 +6,10 @@ stay with the setting under which they were taken (Triton: server/src/tracer.cc)
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from tpx.errors import InvalidRequest, UsageError
 from tpx.serving.tracing.queue import TraceOutput, TraceQueue

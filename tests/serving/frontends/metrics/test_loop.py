@@ -2,9 +2,9 @@
 
 import threading
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.serving.frontends.metrics.pages import parse
 from tpx.serving.frontends.metrics.loop import CpuTimes, LoopMetrics, cpu_times_of

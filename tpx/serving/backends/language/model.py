@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import Field, asdict, replace
+from dataclasses import Field, asdict
 from pathlib import Path
 from typing import ClassVar, Protocol, cast
+
+from msgspec.structs import replace
 
 from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest

@@ -3,9 +3,9 @@
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 
+import msgspec
 import onnxruntime as ort
 
 from tpx.errors import LoadError
@@ -21,8 +21,7 @@ COMMAND_LINE = "--backend-config onnxruntime"
 _making = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Threads:
+class Threads(msgspec.Struct, frozen=True, kw_only=True):
     """Thread counts of a session's pools or of the shared pools; 0 leaves the count to ONNX Runtime."""
 
     intra_op: int

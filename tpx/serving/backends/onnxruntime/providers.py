@@ -5,10 +5,11 @@ names and parameters (onnxruntime_backend/src/onnxruntime.cc).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import msgspec
 import onnxruntime as ort
+from msgspec.structs import replace
 
 from tpx.errors import ConfigError, LoadError
 from tpx.options import nearest
@@ -49,8 +50,7 @@ enable_opencl_throttling disable_dynamic_shapes model_priority reshape_input lay
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provider:
+class Provider(msgspec.Struct, frozen=True, kw_only=True):
     """An execution provider and its options."""
 
     name: str

@@ -5,9 +5,9 @@ in both.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec.structs import replace
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from tpx.errors import LoadError
@@ -41,8 +41,7 @@ _ADVICE = {
 """Advice by a part of an unsupported type; the first one counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnnxTensor(ModelTensor):
+class OnnxTensor(ModelTensor, frozen=True, kw_only=True):
     """An input or output of the graph."""
 
     @classmethod

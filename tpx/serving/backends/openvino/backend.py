@@ -6,11 +6,11 @@ weights. Large inputs are passed to OpenVINO without a copy.
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import openvino as ov
+from msgspec.structs import replace
 
 from tpx.errors import ConfigError, LoadError
 from tpx.protocol.messages import ModelConfig

@@ -6,10 +6,11 @@ Settings have the names of Triton's backend; any other parameter is a property o
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import openvino as ov
+from msgspec.structs import replace
 
 from tpx.errors import ExecutionError, InvalidRequest
 from tpx.protocol.messages import ModelConfig

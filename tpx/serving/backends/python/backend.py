@@ -5,10 +5,10 @@ import platform
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf import json_format
+from msgspec.structs import replace
 
 from tpx.errors import ConfigError, LoadError
 from tpx.processors import usable_processors

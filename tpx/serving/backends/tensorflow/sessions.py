@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +119,7 @@ _DEFAULT = "serving_default"
 _INTERNAL = ("__saved_model_init_op", "__saved_model_train_op")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphTensor(ModelTensor):
+class GraphTensor(ModelTensor, frozen=True, kw_only=True):
     """An input or output, and its tensor's name in the graph."""
 
     place: str

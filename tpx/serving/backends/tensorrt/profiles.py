@@ -27,8 +27,7 @@ class ShapeRange:
     most: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineTensor(ModelTensor):
+class EngineTensor(ModelTensor, frozen=True, kw_only=True):
     """An input or output of an engine."""
 
     is_input: bool

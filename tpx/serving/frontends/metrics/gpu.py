@@ -5,8 +5,9 @@ driver there are no GPU families.
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import msgspec
 
 from tpx.serving.frontends.metrics.text import Family, Kind, labels, single
 
@@ -21,8 +22,7 @@ class _Device(NamedTuple):
     energy_at_start_mj: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _Reading(msgspec.Struct, frozen=True, kw_only=True):
     """One family, and the function that reads its value from NVML."""
 
     name: str

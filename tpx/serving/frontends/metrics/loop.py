@@ -5,7 +5,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from tpx.processors import usable_processors
 from tpx.serving.frontends.metrics.machine import read_cpu_seconds
@@ -22,8 +23,7 @@ _MOST_FRONTENDS = 3
 """The engine's core is full from here on (`benchmarks/README.md`, scaling)."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuTimes:
+class CpuTimes(msgspec.Struct, frozen=True):
     """CPU seconds, each since some time in the past."""
 
     loop_s: float

@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 Kind = Literal["counter", "gauge", "summary", "histogram"]
 
@@ -12,8 +13,7 @@ Line = tuple[str, float]
 """Rest of the series name, such as `_sum{model="m"}`, and the value."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(msgspec.Struct, frozen=True, kw_only=True):
     """A metric with its series at one moment."""
 
     name: str

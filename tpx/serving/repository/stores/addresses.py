@@ -13,9 +13,10 @@ docs/user_guide/model_repository.md).
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from tpx.errors import UsageError
 
@@ -28,8 +29,7 @@ _BARE_ENDPOINT = re.compile(r"([A-Za-z0-9.-]+:[0-9]+)/+(.*)", re.DOTALL)
 _AZURE_HOST = ".blob.core.windows.net"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreAddress:
+class StoreAddress(msgspec.Struct, frozen=True, kw_only=True):
     """A directory in an object store."""
 
     scheme: Scheme

@@ -7,9 +7,11 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import LoadError, UsageError
 from tpx.serving.repository.layout import ModelSource, pick_versions, version_of
@@ -30,8 +32,7 @@ _MOUNT = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a model: its path in the model directory, and a tag that changes with its content."""
 
     path: str
