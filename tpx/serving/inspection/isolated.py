@@ -14,8 +14,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO
 
-import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from tpx.errors import LoadError, TpxError
 from tpx.protocol.json_values import JsonObject
@@ -204,7 +203,7 @@ def main(words: Sequence[str]) -> None:
     try:
         with foreign():
             description = _describe_backend(name) if kind == "backend" else FEATURES[name].describe()
-        found: dict[str, object] = msgspec.to_builtins(description)
+        found: dict[str, object] = asdict(description)
     except TpxError as exc:
         found = {"failed": exc.message}
     with os.fdopen(int(answer), "w", encoding="utf-8") as file:
