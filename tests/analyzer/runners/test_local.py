@@ -17,7 +17,7 @@ from tpx.analyzer.runners.local import ChildServer
 from tpx.errors import MeasurementError
 
 SPEAKS_V2 = """
-import http.server, signal, sys
+import http.server, signal, sys, time
 class Ready(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.send_header("Content-Length", "0"); self.end_headers()
@@ -26,6 +26,7 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ready)
 if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(f"Started HTTPService at 127.0.0.1:{server.server_address[1]}")
 print("Started GRPCInferenceService at 127.0.0.1:5")
+if "slow" in sys.argv: time.sleep(0.3)
 print("Started Metrics Service at 127.0.0.1:6")
 print("serving")
 server.serve_forever()
@@ -59,6 +60,18 @@ def test_a_ready_server_tells_its_ports(log: Path) -> None:
         finally:
             await server.stop()
         assert not psutil.pid_exists(server.pid or 0)
+
+    run(steps())
+
+
+def test_ports_that_are_read_while_the_server_logs_them_are_complete(log: Path) -> None:
+    async def steps() -> None:
+        server = await ChildServer.start(script(SPEAKS_V2, "slow"), log)
+        try:
+            await server.ready(10)
+            assert server.addresses.metrics_url == "http://127.0.0.1:6/metrics"
+        finally:
+            await server.stop()
 
     run(steps())
 

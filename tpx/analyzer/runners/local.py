@@ -218,8 +218,10 @@ class ChildServer:
             while time.monotonic_ns() < deadline_ns:
                 if self._process.returncode is not None:
                     raise MeasurementError(self._describe_death("before it was ready"))
-                self._addresses = self._addresses or self._read_addresses()
-                if self._addresses is not None and await ServerControl(self._addresses.http).live():
+                found = self._addresses or self._read_addresses()
+                if found is not None and await ServerControl(found.http).live():
+                    # the log had been read between two lines: once the server answers, it has all ports
+                    self._addresses = self._addresses or self._read_addresses()
                     return self
                 await asyncio.sleep(POLL_S)
             raise MeasurementError(
