@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 from tpx.cluster.spec import ClusterSpec
+from tpx.cluster.state import SUPERVISOR, actor_name
 from tpx.errors import NotFound, NotReady, UsageError
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.ray_driver import NAMESPACE, first_line
@@ -22,10 +23,8 @@ class Cluster:
         """Find the supervisor. Raises NotFound if there is no cluster of this name."""
         import ray
 
-        from tpx.cluster.supervisor import supervisor_name
-
         try:
-            self._actor = ray.get_actor(supervisor_name(name), namespace=NAMESPACE)
+            self._actor = ray.get_actor(actor_name(name, SUPERVISOR), namespace=NAMESPACE)
         except ValueError:
             raise NotFound(
                 f"no cluster '{name}' on this Ray; `tpx cluster up --name {name}` starts one"
@@ -94,7 +93,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
     import ray
     from ray.exceptions import RayError
 
-    from tpx.cluster.supervisor import ClusterSupervisor, supervisor_name
+    from tpx.cluster.supervisor import ClusterSupervisor
 
     name = spec.address.name
     _require_resources(spec, ray.nodes())
@@ -103,7 +102,7 @@ def up(spec: ClusterSpec) -> Iterator[JsonObject]:
             f"cluster '{name}' exists; `tpx cluster update` changes it, `tpx cluster down` ends it"
         )
     remote = ray.remote(ClusterSupervisor).options(
-        name=supervisor_name(name),
+        name=actor_name(name, SUPERVISOR),
         lifetime="detached",
         num_cpus=0,
         resources={"node:__internal_head__": 0.001},  # without the head node, there is no Ray either

@@ -10,6 +10,12 @@ from tpx.cluster.spec import ClusterSpec, from_plain
 from tpx.protocol.json_values import JsonObject
 
 EVENTS_KEPT = 50
+SUPERVISOR = "supervisor"
+
+
+def actor_name(cluster: str, member: str) -> str:
+    """Return the name in Ray of a member of a cluster: the supervisor, a replica or a balancer."""
+    return f"{cluster}/{member}"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from tpx.cluster.policy import Autoscaler
 from tpx.cluster.proxy import Proxy
 from tpx.cluster.replica import STOP_PATIENCE_S, Replica, ReplicaStatus
 from tpx.cluster.spec import ClusterSpec, from_plain
-from tpx.cluster.state import ClusterState, ReplicaRecord, Update, load
+from tpx.cluster.state import ClusterState, ReplicaRecord, Update, actor_name, load
 from tpx.protocol.json_values import JsonObject
 from tpx.ray_driver import NAMESPACE, drop_value, first_line, free_resources, keep_value, read_value
 
@@ -37,11 +37,6 @@ PLACING, LOST = "placing", "lost"
 def key_of(cluster: str) -> bytes:
     """Return the key of a cluster's state in Ray's key-value store."""
     return f"tpx/cluster/{cluster}".encode()
-
-
-def supervisor_name(cluster: str) -> str:
-    """Return the actor name of a cluster's supervisor."""
-    return f"{cluster}/supervisor"
 
 
 class ReplicaActor(Replica):
@@ -227,14 +222,11 @@ class ClusterSupervisor:
         """Find the replicas of the previous supervisor process."""
         for member in list(self._state.members):
             try:
-                actor = ray.get_actor(self._make_actor_name(member.name), namespace=NAMESPACE)
+                actor = ray.get_actor(actor_name(self._cluster, member.name), namespace=NAMESPACE)
             except ValueError:
                 self._state.members.remove(member)
                 continue
             self._watched[member.name] = _Watched(actor)
-
-    def _make_actor_name(self, name: str) -> str:
-        return f"{self._cluster}/{name}"
 
     def _poll_replicas(self) -> None:
         """Poll the status of all replicas; one that does not answer in time keeps its last status."""
@@ -294,7 +286,7 @@ class ClusterSupervisor:
         member = ReplicaRecord(name=f"replica-{state.number}", release=state.release)
         spec = state.spec.replica
         remote = ray.remote(ReplicaActor).options(
-            name=self._make_actor_name(member.name),
+            name=actor_name(self._cluster, member.name),
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=spec.cpus,
@@ -467,7 +459,7 @@ class ClusterSupervisor:
         if node not in ids:
             return f"Ray has no node with this address (has: {', '.join(sorted(ids))})"
         remote = ray.remote(Proxy).options(
-            name=self._make_actor_name(f"balancer-{node}"),
+            name=actor_name(self._cluster, f"balancer-{node}"),
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=0,
