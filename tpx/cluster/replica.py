@@ -14,6 +14,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tpx import __version__
 from tpx.analyzer.runners.local import ChildServer
@@ -52,6 +53,8 @@ class ReplicaStatus:
     host: str
     http_port: int = 0
     grpc_port: int = 0
+    metrics_port: int = 0
+    """0 if its server has no metrics page."""
     pid: int = 0
     restarts: int = 0
     models: int = 0
@@ -100,6 +103,7 @@ class Replica:
             host=self._host,
             http_port=_parse_port(where.http) if where else 0,
             grpc_port=_parse_port(where.grpc) if where else 0,
+            metrics_port=(urlsplit(where.metrics_url).port or 0) if where else 0,
             pid=(self._server.pid or 0) if self._server else 0,
             restarts=self._restarts,
             models=len(self._meter.models),
@@ -124,10 +128,7 @@ class Replica:
 
     async def log(self, lines: int) -> str:
         """Return the last lines of the server's log."""
-        try:
-            return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
-        except OSError as exc:
-            return f"{self._log}: {exc.strerror}"
+        return await asyncio.to_thread(_read_tail, self._log, lines)
 
     def _find_addresses(self) -> Addresses | None:
         if self._server is None:
@@ -262,6 +263,15 @@ def _parse_labels(labels: bytes) -> tuple[str, float]:
     return model[1].decode() if model else "", float(bound[1]) if bound else math.inf
 
 
+def _read_tail(path: Path, lines: int) -> str:
+    """Return the last lines of a file, or why it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return "".join(deque(file, lines)).rstrip("\n")
+    except OSError as exc:
+        return f"{path}: {exc.strerror}"
+
+
 def _parse_port(address: str) -> int:
     return int(address.rpartition(":")[2])
 
@@ -271,6 +281,9 @@ _OWN_NODE = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _fetch_page(url: str) -> bytes:
+    """Return a page; nothing if there is no URL, as without metrics, or no answer."""
+    if not url:
+        return b""
     try:
         with _OWN_NODE.open(url, timeout=ASK_TIMEOUT_S) as answer:
             return bytes(answer.read())
