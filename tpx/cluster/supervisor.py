@@ -102,6 +102,7 @@ class ClusterSupervisor:
                     "replicas": count,
                     "min_replicas": count,
                 }
+                plain.pop("max_replicas", None)
                 self._state.releases[self._state.release] = plain
                 self._scaler = Autoscaler(self._state.spec)
             elif not low <= count <= high:
