@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tpx.cluster.spec import ClusterSpec
 from tpx.cluster.state import SUPERVISOR, actor_name
@@ -9,10 +10,13 @@ from tpx.errors import NotFound, NotReady, UsageError
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.ray_driver import NAMESPACE, first_line
 
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
 ANSWER_S = 60.0
 """Deadline of a call: within it, Ray restarts a supervisor."""
 READY_POLL_S = 0.25
-PLACE_S = 30.0
+PLACE_S = 60.0
 """Time for Ray to start an actor, even on a busy machine."""
 
 
@@ -45,11 +49,19 @@ class Cluster:
         self._raise_fault(self._call_supervisor("scale", count))
 
     def log(self, replica: str, lines: int) -> str:
-        """Return the last lines of a replica's log. Raises NotFound for an unknown replica."""
+        """Return the last lines of a replica's log. Raises NotFound for an unknown replica, NotReady if its
+        node does not answer.
+        """
+        import ray
+
         names = [row["name"] for row in self.status()["replicas"]]
         if replica not in names:
             raise NotFound(f"no replica '{replica}' (has: {', '.join(names) or 'none'})")
-        return str(self._call_supervisor("log", replica, lines))
+        try:
+            actor = ray.get_actor(actor_name(self.name, replica), namespace=NAMESPACE)
+        except ValueError:
+            raise NotFound(f"{replica} of '{self.name}' was removed just now") from None
+        return str(_call(actor, f"{replica} of '{self.name}'", "log", lines))
 
     def down(self) -> None:
         """Stop everything in the cluster, the supervisor last."""
@@ -58,30 +70,37 @@ class Cluster:
         self._call_supervisor("down")
         ray.kill(self._actor)
 
-    def _call_supervisor(self, method: str, *words: object, timeout_s: float = ANSWER_S) -> JsonValue:
-        """Call a method; retry until the deadline while the supervisor restarts."""
-        import ray
-        from ray.exceptions import ActorUnavailableError, GetTimeoutError
-
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            try:
-                return ray.get(
-                    getattr(self._actor, method).remote(*words), timeout=deadline_s - time.monotonic()
-                )
-            except ActorUnavailableError as exc:
-                fault = exc
-            except GetTimeoutError:
-                fault = None
-            if time.monotonic() + READY_POLL_S > deadline_s:
-                why = f": {first_line(fault)}" if fault else ""
-                raise NotReady(f"the supervisor of '{self.name}' has not answered for {timeout_s:g} s{why}")
-            time.sleep(READY_POLL_S)
+    def _call_supervisor(self, method: str, *words: object) -> JsonValue:
+        return _call(self._actor, f"the supervisor of '{self.name}'", method, *words)
 
     @staticmethod
     def _raise_fault(fault: str) -> None:
         if fault:
             raise UsageError(fault)
+
+
+def _call(actor: "ActorHandle", called: str, method: str, *words: object) -> JsonValue:
+    """Call a method of an actor; retry until the deadline while Ray restarts or cannot reach it.
+
+    Raises NotReady if it has not answered by then, or is gone.
+    """
+    import ray
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
+
+    deadline_s = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            return ray.get(getattr(actor, method).remote(*words), timeout=deadline_s - time.monotonic())
+        except ActorDiedError as exc:
+            raise NotReady(f"{called} is gone: {first_line(exc)}") from exc
+        except ActorUnavailableError as exc:
+            fault = exc
+        except GetTimeoutError:
+            fault = None
+        if time.monotonic() + READY_POLL_S > deadline_s:
+            why = f": {first_line(fault)}" if fault else ""
+            raise NotReady(f"{called} has not answered for {ANSWER_S:g} s{why}")
+        time.sleep(READY_POLL_S)
 
 
 def up(spec: ClusterSpec) -> Iterator[JsonObject]:

@@ -134,12 +134,6 @@ class ClusterSupervisor:
             self._shown = self._encode_status(time.monotonic())
             return ""
 
-    def log(self, replica: str, lines: int) -> str:
-        """Return the last lines of a replica's log. Raises KeyError for an unknown replica."""
-        with self._lock:
-            actor = self._watched[replica].actor
-        return str(ray.get(actor.log.remote(lines), timeout=ASK_S))
-
     def down(self) -> None:
         """Stop all proxies and replicas after their requests in flight, and delete the cluster's state."""
         with self._lock:
