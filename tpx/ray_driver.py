@@ -19,7 +19,10 @@ ROOM_BYTES = 1 << 20
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or the name of its class without a text."""
+    """Return the first line of an error's text, or the name of its class without a text; of an error that a
+    remote call raised, whose text is a traceback, that of its cause.
+    """
+    error = getattr(error, "cause", None) or error
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 
 import ray
 from ray.actor import ActorHandle as Actor
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tpx.cluster.balancer import ReplicaRoute
@@ -31,6 +31,10 @@ UNPLACED_S = 5.0
 """Time after which a replica without a node may be reported as waiting for resources."""
 DETECTED_S = 30.0
 """Time in which Ray detects that a node is gone."""
+BROKEN_CALLS = 5
+"""Calls in a row that find no connection to a replica before it is lost. One of the next calls connects again
+after a partition, none after the end of a node.
+"""
 PLACING, LOST = "placing", "lost"
 
 
@@ -55,6 +59,7 @@ class _Watched:
         """When it was created, and when it was last ready; until then, when it was created."""
         self.status = ReplicaStatus(state=PLACING, host="")
         self.asked: Actor = None
+        self.broken_calls = 0
         self.drain_until_s = 0.0
         self.stopping: Actor = None
 
@@ -227,20 +232,24 @@ class ClusterSupervisor:
         """Poll the status of all replicas; one that does not answer in time keeps its last status."""
         for watched in self._watched.values():
             watched.asked = watched.asked or watched.actor.status.remote(self._canary is not None)
-        asked = [watched.asked for watched in self._watched.values()]
-        if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=ASK_S)
+        calls = [watched.asked for watched in self._watched.values()]
+        if calls:
+            ray.wait(calls, num_returns=len(calls), timeout=ASK_S)
         for watched in self._watched.values():
             done, _ = ray.wait([watched.asked], timeout=0)
             if not done:
                 continue
+            asked, watched.asked = watched.asked, None
             try:
-                watched.status = ray.get(watched.asked)
+                watched.status = ray.get(asked)
+                watched.broken_calls = 0
                 if watched.status.state == "ready":
                     watched.ready_s = time.monotonic()
             except RayError as exc:
-                watched.status = ReplicaStatus(state=LOST, host=watched.status.host, message=first_line(exc))
-            watched.asked = None
+                watched.broken_calls += 1
+                if not isinstance(exc, ActorUnavailableError) or watched.broken_calls == BROKEN_CALLS:
+                    host, why = watched.status.host, first_line(exc)
+                    watched.status = ReplicaStatus(state=LOST, host=host, message=why)
 
     def _remove_lost(self) -> None:
         """Remove members whose actor is gone because its process or node died."""
