@@ -28,6 +28,7 @@ def test_ray_has_a_ceiling_up_to_which_its_private_calls_were_tried() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_private_calls_do_what_tpx_needs_of_them() -> None:
     """Fails with a release of Ray that has changed them: mend `ray_driver`, then raise the ceiling."""
     ray = pytest.importorskip("ray", reason="pip install 'tpx[cluster]', or run make test-cluster")

@@ -1,25 +1,19 @@
 """Nodes on one machine: network namespaces on a bridge, each with a Ray node, and no other traffic."""
 
 import contextlib
-import json
-import logging
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-
-log = logging.getLogger(__name__)
 
 SUBNET = "10.77.9"
 HEAD = f"{SUBNET}.1"
@@ -28,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 ENVOY = shutil.which("envoy", path=f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}")
 ON_THREE_NODES = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         os.geteuid() != 0 or not shutil.which("haproxy") or not shutil.which("ip"),
         reason="needs root for network namespaces, HAProxy and iproute2",
@@ -70,7 +64,9 @@ class Network:
         """Start Ray on a node, whose namespace is there; `around` are words before its command."""
         before = _ray_processes()
         ray = str(Path(sys.executable).with_name("ray"))
-        words = [ray, "start", "--disable-usage-stats", "--object-store-memory=80000000"]
+        # of the processes of a node, those that no test needs take a second of CPU each
+        words = [ray, "start", "--disable-usage-stats", "--include-log-monitor=false"]
+        words += ["--object-store-memory=80000000"]
         if node:
             words += [
                 f"--address={self.ray_address}",
@@ -82,7 +78,7 @@ class Network:
             words += ["--head", f"--port={PORT}", f"--node-ip-address={HEAD}", "--num-cpus=0"]
             words += ["--include-dashboard=false", f"--temp-dir={self.folder}"]
         done = subprocess.run(
-            words, check=False, capture_output=True, text=True, timeout=120, env=environment(), cwd=ROOT
+            words, check=False, capture_output=True, text=True, timeout=300, env=environment(), cwd=ROOT
         )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
         self.nodes[node] = _ray_processes() - before
@@ -93,6 +89,10 @@ class Network:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.nodes.pop(node, None)
+
+    def node_of(self, replica: Mapping[str, Any]) -> int:
+        """Return the node that a replica is on."""
+        return next(node for node in (1, 2, 3) if address_of(node) == replica["host"])
 
     def cut(self, node: int) -> None:
         """Drop every packet from and to a node."""
@@ -123,8 +123,8 @@ def environment() -> dict[str, str]:
 def _ray_processes() -> set[int]:
     found = set()
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if any("/ray/" in word for word in words[:3]) or any(word.startswith("ray::") for word in words[:1]):
+        words = (process.info["cmdline"] or [])[:3]
+        if any("/ray/" in word or word.startswith(("ray::", "ray.util.client")) for word in words):
             found.add(process.pid)
     return found
 
@@ -150,7 +150,6 @@ def network() -> Iterator[Network]:
                 yield made
             finally:
                 made.close()
-                _end_reader()
     finally:
         _remove_namespaces()
 
@@ -195,90 +194,3 @@ def _remove_namespaces() -> None:
         for words in (("ip", "link", "del", f"tpxtv{node}"), ("ip", "netns", "del", f"tpxt{node}")):
             subprocess.run(words, check=False, capture_output=True)
     subprocess.run(("ip", "link", "del", "tpxtbr"), check=False, capture_output=True)
-
-
-def tpx(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
-    """Run `tpx cluster`, against the head node where the words do not say another."""
-    named = any(word.startswith("--ray-address") for word in words)
-    place = () if named else ("--ray-address", f"{HEAD}:{PORT}")
-    began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "tpx", "cluster", *words, *place],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env=environment(),
-    )
-    log.info("tpx cluster %s: %d after %.1f s", words[0], done.returncode, time.perf_counter() - began)
-    return done
-
-
-def status(name: str = "tpx") -> dict[str, Any]:
-    """Return the state of a cluster, as `tpx cluster status --json` does."""
-    reader = _reader()
-    assert reader.stdin is not None
-    assert reader.stdout is not None
-    print(name, file=reader.stdin, flush=True)
-    found: dict[str, Any] = json.loads(reader.stdout.readline())
-    assert "error" not in found, found["error"]
-    return found
-
-
-@cache
-def _reader() -> "subprocess.Popen[str]":
-    """Start the process that reads states, once for each network."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.cluster.reader", f"{HEAD}:{PORT}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        cwd=ROOT,
-    )
-
-
-def _end_reader() -> None:
-    if _reader.cache_info().currsize:
-        with _reader() as reader:
-            reader.kill()
-        _reader.cache_clear()
-
-
-def on_head(*words: str) -> "subprocess.Popen[str]":
-    """Start `tpx` on the head node, with its Ray."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tpx", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment() | {"RAY_ADDRESS": f"{HEAD}:{PORT}"},
-    )
-
-
-def perf(*words: str, timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
-    """Run `tpx perf` on the head node, with its Ray."""
-    return ended(on_head("perf", *words), timeout_s)
-
-
-def ended(process: "subprocess.Popen[str]", timeout_s: float = 120) -> "subprocess.CompletedProcess[str]":
-    """Return what a process gave when it has ended; it is killed when that takes too long."""
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-
-def wait_until(what: str, fulfilled: "object", timeout_s: float = 60) -> float:
-    """Wait until a function returns something true; returns the seconds that it took."""
-    assert callable(fulfilled)
-    began = time.perf_counter()
-    while not fulfilled():
-        assert time.perf_counter() - began < timeout_s, f"after {timeout_s} s not yet: {what}"
-        time.sleep(0.1)
-    took_s = time.perf_counter() - began
-    log.info("%s: %.1f s", what, took_s)
-    return took_s

@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.commands import ended, on_head, told, wait_until
 from tests.cluster.models import sleeping
-from tests.cluster.network import (
-    HEAD,
-    ON_THREE_NODES,
-    PORT,
-    Network,
-    address_of,
-    ended,
-    on_head,
-    wait_until,
-)
+from tests.cluster.network import HEAD, ON_THREE_NODES, PORT, Network, address_of
 from tpx.analyzer.results.journal import Measured, VariantPrepared, holds_run, read_last_run
 from tpx.analyzer.results.measurement import Measurement
 
@@ -76,7 +68,7 @@ def test_three_nodes_come_to_the_verdict_of_one_machine(net: Network, asleep: Pa
     for mode in ("ray", "local"):
         words = (f"--launch-mode={mode}", f"--json={tmp_path / mode / 'report.json'}")
         done = ended(profile(asleep, tmp_path / mode, *words))
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, told(done)
     assert searched(tmp_path / "ray") == searched(tmp_path / "local")
     assert best(tmp_path / "ray") == best(tmp_path / "local") == "sleeping_config_1"
     records = journal(tmp_path / "ray")
@@ -95,7 +87,7 @@ def test_the_trial_of_a_node_that_dies_is_measured_on_another(
     wait_until("something is measured", lambda: measured(tmp_path))
     short_of_a_node.kill_node(3)
     done = ended(run)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, told(done)
     assert f"{address_of(3)} is gone, its trial is measured again" in done.stderr
     configurations = {f"sleeping_config_{name}" for name in ("default", "0", "1")}
     assert {variant for variant, _ in searched(tmp_path)} == configurations
@@ -107,6 +99,7 @@ def test_a_node_of_another_type_is_left_out(short_of_a_node: Network, asleep: Pa
     short_of_a_node.start_node(3, "taskset", "-c", "0")
     words = (f"--model-repository={asleep}", "--profile-models=sleeping", "--launch-mode=ray")
     done = ended(on_head("analyze", "doctor", *words))
+    assert done.returncode == 0, told(done)
     assert f"2 side by side: {address_of(1)}, {address_of(2)}" in done.stdout
     assert f"{address_of(3)} left out, not the machine of the others: Cores 1 usable" in done.stdout
 
@@ -123,6 +116,6 @@ def test_what_cannot_be_measured_on_is_told(
 ) -> None:
     address = () if "--ray-address" in words[0] else (f"--ray-address={HEAD}:{PORT}",)
     done = ended(profile(asleep, tmp_path, "--launch-mode=ray", *address, *words))
-    assert done.returncode == 1
+    assert done.returncode == 1, told(done)
     assert message in done.stderr
     assert not journal(tmp_path)
