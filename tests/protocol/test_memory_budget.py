@@ -1,6 +1,7 @@
 """A budget that greedy connections share: who waits, who is refused, and whose answers are dropped."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -254,7 +255,27 @@ def test_memory_that_a_thread_frees_lets_a_waiting_request_go_on() -> None:
     on_loop(scene)
 
 
-@pytest.mark.parametrize("check", ["room", "answer"])
+def test_memory_that_a_thread_frees_wakes_the_event_loop_only_for_those_who_wait() -> None:
+    async def scene() -> None:
+        budget, loop = MemoryBudget(10 * MB), asyncio.get_running_loop()
+        arrays = [np.zeros(8 * MB, np.uint8)]
+        budget.hold_until_freed(arrays[0])
+        woken: list[object] = []
+        wake, loop.call_soon_threadsafe = loop.call_soon_threadsafe, woken.append  # type: ignore[method-assign,assignment]
+        thread = threading.Thread(target=arrays.clear)
+        thread.start()
+        thread.join()
+        loop.call_soon_threadsafe = wake  # type: ignore[method-assign]
+        assert not woken
+        # who begins to wait now finds it free
+        outcome = wait(budget, FakeConnection(budget), 4 * MB)
+        await until(lambda: bool(outcome))
+        assert (outcome, budget.held) == (["goes on"], 0)
+
+    on_loop(scene)
+
+
+@pytest.mark.parametrize("check", ["room", "answer", "fits"])
 def test_freed_memory_counts_at_once(check: str) -> None:
     """What asks for room does not wait for the event loop to hear of it."""
 
@@ -266,6 +287,8 @@ def test_freed_memory_counts_at_once(check: str) -> None:
         del array
         if check == "room":
             assert budget.has_room(9 * MB)
+        elif check == "fits":
+            assert budget.fits(9 * MB)
         else:
             assert budget.admit_answer(9 * MB)
         assert not holder.dropped

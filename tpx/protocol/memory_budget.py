@@ -127,6 +127,7 @@ class MemoryBudget:
         self._waiting.pop(account, None)
 
     def fits(self, size: int) -> bool:
+        self._release_freed()
         return self.held + size <= self.limit_bytes
 
     def has_room(self, size: int) -> bool:
@@ -150,9 +151,9 @@ class MemoryBudget:
         loop = asyncio.get_running_loop()
 
         def note_freed(lease: weakref.ref[Array]) -> None:
-            first = not self._freed
             self._freed.append(self._lent.pop(id(lease))[1])
-            if first:
+            # to wake the loop costs a tenth of a small model's request; it looks by itself before it refuses
+            if self._waiting:
                 with suppress(RuntimeError):  # the event loop is closed
                     loop.call_soon_threadsafe(self._release_freed)
 
@@ -227,6 +228,7 @@ class MemoryBudget:
 
     def _check_budget(self) -> None:
         self._scheduled = False
+        self._release_freed()  # also what was freed just before somebody began to wait
         if self._wanted or self.held > self.limit_bytes:
             self.relieve(self.limit_bytes * _RELIEVED)
         if self.held > self.limit_bytes:
