@@ -22,8 +22,8 @@ SEARCH = (
     *("--run-config-search-max-instance-count=2", "--run-config-search-max-model-batch-size=1"),
     *("--run-config-search-max-concurrency=2", "--measurement-interval=300", "--final-rounds=5"),
 )
-"""Of a model that sleeps: two instances are twice as fast as one, whatever else the machine does; on a busy one
-that takes more rounds to see.
+"""Of a model that sleeps: two instances are twice as fast as one, whatever else the machine does; a busy one
+takes more rounds to show it.
 """
 
 
