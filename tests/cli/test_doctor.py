@@ -1,5 +1,6 @@
 """`tpx doctor`: tables, JSON, and the exit status for what is required."""
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 import tpx as api
 from tests.e2e.child import tpx
-from tpx.cli import doctor
+from tpx.cli import doctor, doctor_server
 from tpx.cli.doctor_server import ServerUse, examine
 from tpx.cli.main import run
 from tpx.errors import MeasurementError
@@ -175,12 +176,28 @@ def test_a_server_is_examined_by_its_page(tmp_path: Path) -> None:
         assert (found.requests_per_s, found.failures_per_s, found.in_flight) == (0.0, 0.0, 0.0)
         assert found.resident_bytes is not None
         assert found.resident_bytes > 2**24
+        assert examine(f"http://{server.metrics}/metrics").models == 2
         with pytest.raises(MeasurementError, match="the page has no metrics of an inference server"):
             examine(f"{server.http}/v2")
         with pytest.raises(MeasurementError, match="no page of metrics; it is the address"):
             examine(server.grpc)
     with pytest.raises(MeasurementError, match=r"Connection refused; .* port 8002 unless --metrics-port"):
         examine(server.metrics)
+
+
+def test_the_address_is_that_of_tpx_perf(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--metrics-url=https://localhost:8002"]) == 1
+    assert "metrics are read over http only" in capsys.readouterr().err
+    assert run(["doctor", "--metrics-url=localhost:http"]) == 1
+    assert "does not match <host>:<port>/<path>" in capsys.readouterr().err
+
+
+def test_figures_that_are_no_numbers_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = b'nv_inference_count{model="a"} 1\ntpx_advised_frontends NaN\nnv_cpu_utilization +Inf\n'
+    monkeypatch.setattr(doctor_server, "open_page", lambda *_: io.BytesIO(page))
+    found = examine("localhost")
+    assert found.url == "http://localhost:8002/metrics"
+    assert (found.advised_frontends, found.cpu) == (0, None)
 
 
 @pytest.mark.e2e

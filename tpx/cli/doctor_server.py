@@ -1,5 +1,7 @@
 """A running server in `tpx doctor --metrics-url`: what two readings of its metrics page show."""
 
+import math
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,6 +14,7 @@ from tpx.errors import MeasurementError
 from tpx.perf.clients.control import MAX_ANSWER_BYTES
 from tpx.perf.clients.proxies import open_page
 from tpx.perf.measure.scraper import PageReader
+from tpx.perf.options.output import parse_metrics_url
 
 _BETWEEN_S = 1.0
 """Time between the two readings, for the rates."""
@@ -25,7 +28,6 @@ class ServerUse:
 
     url: str
     models: int
-    """Versions of models that are loaded."""
     requests_per_s: float
     failures_per_s: float
     in_flight: float | None
@@ -52,13 +54,10 @@ class ServerUse:
         return f"--frontends {self.advised_frontends} (its event loop fills a core while others are idle)"
 
 
-def examine(url: str) -> ServerUse:
-    """Read a metrics page twice, a second apart. Raises MeasurementError."""
-    if "://" not in url:
-        url = f"http://{url}"
-    scheme, _, place = url.partition("://")
-    if "/" not in place:
-        url = f"{scheme}://{place}/metrics"
+def examine(metrics_url: str) -> ServerUse:
+    """Read a metrics page twice, a second apart. Raises UsageError, MeasurementError."""
+    host, port, path = parse_metrics_url(metrics_url)
+    url = f"http://[{host}]:{port}{path}" if ":" in host else f"http://{host}:{port}{path}"
     first_s, first = time.perf_counter(), _read(url)
     time.sleep(_BETWEEN_S)
     passed_s, last = time.perf_counter() - first_s, _read(url)
@@ -66,7 +65,7 @@ def examine(url: str) -> ServerUse:
     growth = {name: value - before.get(name, 0.0) for name, value in sums.items()}
     return ServerUse(
         url=url,
-        models=sum(name.startswith("nv_inference_request_success{") for name in last),
+        models=len({_model(name) for name in last if name.startswith("nv_inference_request_success{")}),
         requests_per_s=growth.get("nv_inference_request_success", 0.0) / passed_s,
         failures_per_s=growth.get("nv_inference_request_failure", 0.0) / passed_s,
         in_flight=sums.get("tpx_requests_in_flight"),
@@ -94,10 +93,10 @@ def make_server_table(use: ServerUse) -> Table:
 def _rows(use: ServerUse) -> Iterator[tuple[str, str]]:
     yield "Server", f"{use.url}, {use.models} model{'s' if use.models != 1 else ''}"
     yield "Requests", f"{use.requests_per_s:,.0f} per second, {use.failures_per_s:,.0f} failed"
-    if use.in_flight is not None:
+    if use.in_flight:  # what the loop computes at once is never seen in flight
         yield "In flight", f"{use.in_flight:,.0f}, of which {use.waiting or 0:,.0f} wait"
     if use.event_loop is not None:
-        beside = f", beside {use.frontends} frontends" if use.frontends else ""
+        beside = f"; --frontends {use.frontends}" if use.frontends else ""
         yield "Event loop", f"{use.event_loop:.0%} of a core{beside}"
     if use.cpu is not None:
         yield "CPU", f"{use.cpu:.0%} of its machine"
@@ -121,7 +120,13 @@ def _read(url: str) -> Mapping[str, float]:
     series = PageReader(("^(?:nv|tpx|process)_",)).read(page, 0, 0).series
     if not series:
         raise MeasurementError(f"--metrics-url {url}: the page has no metrics of an inference server")
-    return series
+    return {name: value for name, value in series.items() if math.isfinite(value)}
+
+
+def _model(series: str) -> str:
+    """Return the model of a series."""
+    found = re.search(r'\bmodel="((?:[^"\\]|\\.)*)"', series)
+    return found[1] if found else ""
 
 
 def _sum(series: Mapping[str, float]) -> Mapping[str, float]:

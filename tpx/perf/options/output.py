@@ -65,6 +65,19 @@ DEFAULT_PORT = 8002
 DEFAULT_PATH = "/metrics"
 
 
+def parse_metrics_url(url: str) -> tuple[str, int, str]:
+    """Return host, port and path of a value of --metrics-url. Raises UsageError."""
+    if url.startswith("https://"):
+        raise UsageError(f"--metrics-url {url}: metrics are read over http only")
+    place, slash, rest = url.removeprefix("http://").partition("/")
+    host, colon, port = place.rpartition(":")
+    if not colon:
+        host, port = place, "80" if url.startswith("http://") else str(DEFAULT_PORT)
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--metrics-url {url}: does not match <host>:<port>/<path>")
+    return host.strip("[]"), int(port), slash + rest or DEFAULT_PATH
+
+
 def parse_metric(text: str) -> str:
     """Validate a regular expression for names of series."""
     try:
@@ -107,18 +120,8 @@ class ScrapeSpec:
         """Return the metrics page, on the server's `host` unless a URL was given; None if metrics are off."""
         if not self.collect_metrics:
             return None
-        url, port, path = self.metrics_url, str(DEFAULT_PORT), ""
-        if url.startswith("https://"):
-            raise UsageError(f"--metrics-url {url}: metrics are read over http only")
-        if url:
-            place, slash, rest = url.removeprefix("http://").partition("/")
-            host, colon, port = place.rpartition(":")
-            if not colon:
-                host, port = place, "80" if url.startswith("http://") else str(DEFAULT_PORT)
-            if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-                raise UsageError(f"--metrics-url {url}: does not match <host>:<port>/<path>")
-            host, path = host.strip("[]"), slash + rest
+        port, path = DEFAULT_PORT, DEFAULT_PATH
+        if self.metrics_url:
+            host, port, path = parse_metrics_url(self.metrics_url)
         interval_s = (self.metrics_interval or 1000) / 1000
-        return MetricsAddress(
-            host=host, port=int(port), path=path or DEFAULT_PATH, interval_s=interval_s, wanted=self.metric
-        )
+        return MetricsAddress(host=host, port=port, path=path, interval_s=interval_s, wanted=self.metric)
