@@ -63,3 +63,12 @@ def test_a_frame_says_how_long_it_is() -> None:
     frame = frames.framed(frames.READY, [b"ab", b"c"])
     assert HEADER.unpack_from(frame) == (3, frames.READY)
     assert frame[HEADER.size :] == b"abc"
+
+
+@pytest.mark.parametrize("tensors", [[], [b"one"], [b"one", memoryview(b"two"), b""]])
+def test_a_small_response_is_the_frame_of_its_parts(tensors: list[Buffer]) -> None:
+    own = [b"status and head", b"more"]
+    parts: list[Buffer] = [frames.RESPONSE_START.pack(2**64 - 1, frames.FINAL), *own]
+    frames.add_tensors(parts, tensors, _Memory())
+    whole = frames.framed(frames.RESPONSE, parts)
+    assert frames.small_response(2**64 - 1, frames.FINAL, own, tensors) == whole

@@ -78,6 +78,11 @@ class Channel:
         if not keep:
             self.flush()
 
+    def send_small(self, frame: bytes) -> None:
+        """Send a frame that needs no shared memory."""
+        self._kept.append(frame)
+        self.flush()
+
     @property
     def free_bytes(self) -> int:
         """Bytes of shared memory for tensors to the server."""

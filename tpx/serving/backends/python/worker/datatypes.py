@@ -43,9 +43,7 @@ _BY_NUMBER = {number: name for name, number in NUMBERS.items()}
 def name_of(dtype: npt.DTypeLike) -> str | None:
     """Return the wire's name of a numpy type, None if it has none; strings of any width are BYTES."""
     found = np.dtype(dtype)
-    if found.kind in "SUO":
-        return "BYTES"
-    return _NAME_OF.get(found.newbyteorder("="))
+    return _NAME_OF.get(found) or ("BYTES" if found.kind in "SUO" else _NAME_OF.get(found.newbyteorder("=")))
 
 
 def triton_to_numpy_type(data_type: str | int) -> type[np.generic] | None:

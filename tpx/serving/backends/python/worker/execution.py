@@ -22,6 +22,7 @@ from tpx.serving.backends.python.worker.request import (
 from tpx.serving.backends.python.worker.response import InferenceResponse, InferenceResponseSender
 from tpx.serving.backends.python.worker.services import Reports
 from tpx.serving.backends.python.worker.tensor import Tensor
+from tpx.serving.transport.memory import Buffer
 
 _clock = time.perf_counter_ns
 _AHEAD_BYTES = 1 << 20
@@ -198,8 +199,11 @@ class Execution:
             message = error.message().encode(errors="replace")
             status = frames.STATUS.pack(frames.ERROR, len(message)) + struct.pack("<B", error.code())
             return [status, message], []
-        tensors = response._outputs
-        heads = [(tensor._name, tensor._datatype, tensor._shape) for tensor in tensors]
+        heads: list[tuple[str, str, tuple[int, ...]]] = []
+        data: list[Buffer] = []
+        for tensor in response._outputs:
+            heads.append((tensor._name, tensor._datatype, tensor._shape))
+            data.append(tensor._encode())
         key = (response._parameters, *heads)
         start = self._answer_starts.get(key)
         if start is None:
@@ -208,7 +212,7 @@ class Execution:
             if len(self._answer_starts) >= _HEADS:
                 self._answer_starts.clear()
             start = self._answer_starts[key] = frames.STATUS.pack(frames.TENSORS, len(head)) + head
-        return [start], [tensor._encode() for tensor in tensors]
+        return [start], data
 
     # coroutines
 
@@ -265,26 +269,32 @@ class Execution:
         if response is None:
             self.channel.send(frames.RESPONSE, [frames.RESPONSE_START.pack(handle, flags | frames.EMPTY)])
         else:
-            start = frames.RESPONSE_START.pack(handle, flags)
             own, tensors = self._encode_response(response)
-            if self._decoupled:
-                size = frames.RESPONSE_BYTES
-                for data in tensors:
-                    size += len(data)
-                self._await_credit(handle, size)
-            try:
-                self.channel.send(frames.RESPONSE, [start, *own], tensors)
-            except MemoryError as exc:
-                own, _ = self._encode_response(InferenceResponse(error=TritonError(str(exc))))
-                self.channel.send(frames.RESPONSE, [start, *own])
+            size = 0
+            for data in tensors:
+                size += len(data)
+            charged = size + frames.RESPONSE_BYTES
+            if self._decoupled and self.run_ahead(handle, charged) > _AHEAD_BYTES + charged:
+                self._await_credit(handle, _AHEAD_BYTES + charged)
+            if size < frames.INLINE_BELOW_BYTES:
+                self.channel.send_small(frames.small_response(handle, flags, own, tensors))
+            else:
+                self._send_large(frames.RESPONSE_START.pack(handle, flags), own, tensors)
         if final:
             self.forget(handle)
 
-    def _await_credit(self, handle: int, size: int) -> None:
+    def _send_large(self, start: bytes, own: list[Buffer], tensors: list[Buffer]) -> None:
+        """Send a response whose tensors may need shared memory; an error if there is none."""
+        try:
+            self.channel.send(frames.RESPONSE, [start, *own], tensors)
+        except MemoryError as exc:
+            own, _ = self._encode_response(InferenceResponse(error=TritonError(str(exc))))
+            self.channel.send(frames.RESPONSE, [start, *own])
+
+    def _await_credit(self, handle: int, most: int) -> None:
+        """Wait until the client is at most so many bytes behind."""
         ahead = self._ahead
-        if ahead.get(handle, 0) > _AHEAD_BYTES:
-            self.channel.wait(lambda: ahead.get(handle, 0) <= _AHEAD_BYTES or handle in self.cancelled)
-        self.run_ahead(handle, size)
+        self.channel.wait(lambda: ahead.get(handle, 0) <= most or handle in self.cancelled)
 
     def abandoned(self, handle: int) -> None:
         """Handle a response sender that was dropped before its final flag."""

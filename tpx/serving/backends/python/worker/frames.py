@@ -38,6 +38,8 @@ RESPONSE_START = struct.Struct("<QB")
 """REPLY and each response in a RESPONSE: handle of the request or call, and flags."""
 CREDIT_BODY = struct.Struct("<QQ")
 """CREDIT, TAKEN: handle of the request or call, and the number of delivered response bytes."""
+_pack_response = struct.Struct(HEADER.format + RESPONSE_START.format.lstrip("<")).pack
+"""Header of a frame with one response, and the start of it."""
 RESPONSE_BYTES = 1 << 10
 """Bytes charged for a response in addition to its tensors."""
 CREDIT_BYTES = 256 << 10
@@ -45,6 +47,8 @@ CREDIT_BYTES = 256 << 10
 NUMBER = struct.Struct("<Q")
 LOCATION = struct.Struct("<QQ")
 """Location of a tensor: offset in the sender's memory, and size in bytes."""
+
+_pack_location = LOCATION.pack
 
 OVERLOADED = 64
 """Number of an error in addition to Triton's: a queue is full."""
@@ -142,6 +146,16 @@ def take_tensors(frame: Buffer, at: int, count: int, views: Views) -> tuple[list
         else:
             buffers.append(views.view(location, size))
     return buffers, data_at
+
+
+def small_response(handle: int, flags: int, own: Sequence[Buffer], tensors: Sequence[Buffer]) -> bytes:
+    """Return the frame of a response with the parts of its entry and its tensors, all of them small."""
+    parts = [*own]
+    for data in tensors:
+        parts.append(_pack_location(INLINE, len(data)))  # noqa: PERF401 (a comprehension costs more for one)
+    parts += tensors
+    body = b"".join(parts)
+    return _pack_response(RESPONSE_START.size + len(body), RESPONSE, handle, flags) + body
 
 
 def framed(kind: int, parts: list[Buffer]) -> bytes:

@@ -26,7 +26,7 @@ class InferenceResponse:
             "InferenceResponse(): output_tensors",
             "Output tensor for inference response should not be empty.",
         )
-        if not isinstance(error, (TritonError, type(None))):
+        if error is not None and not isinstance(error, TritonError):
             raise arguments.wrong(error, "InferenceResponse(): error", "a TritonError")
         self._error: TritonError | None = error
         self._parameters = "{}" if parameters is None else parameters_of(parameters, check=_check_sendable)
