@@ -82,3 +82,21 @@ def test_the_time_of_the_last_inference_is_on_the_wall_clock_and_does_not_move(
     monkeypatch.setattr("time.time_ns", lambda: 0)
     monkeypatch.setattr("time.perf_counter_ns", lambda: now + 10**12)
     assert statistics.last_inference_ms == wall_ms + 5
+
+
+def test_pieces_that_are_sent_together_count_by_their_index_each() -> None:
+    statistics = ModelStatistics()
+    statistics.streamed(2, 3, 700)
+    statistics.streamed(999, 4, 30)
+    statistics.streamed(3, 1, 5)
+    counted = {
+        index: tuple((each["count"], each["ns"]) for name, each in kept.as_dict().items() if each["count"])
+        for index, kept in statistics.responses.items()
+    }
+    assert counted == {
+        2: ((1, 700), (1, 0), (1, 700)),
+        3: ((2, 5), (2, 0), (2, 5)),
+        4: ((1, 0), (1, 0), (1, 0)),
+        999: ((1, 30), (1, 0), (1, 30)),
+        1000: ((3, 0), (3, 0), (3, 0)),
+    }

@@ -166,7 +166,7 @@ class Scene:
 
     def responded(self, early: EarlyResponse) -> None: ...
     def streamed(
-        self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int
+        self, request: InferRequest, pieces: list[bytes], index: int, begun_ns: int, now_ns: int
     ) -> None: ...
     def refused(self, request: InferRequest, error: TpxError) -> None:
         self.refusals.append((self.loop.now_ns, request, error))

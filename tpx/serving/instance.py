@@ -23,8 +23,10 @@ class CompletionSink(Protocol):
     def responded(self, early: EarlyResponse) -> None:
         """Deliver a response to one request before its batch has ended."""
 
-    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
-        """Deliver a response to a request that has `pieces`: the `index`-th, produced since `begun_ns`."""
+    def streamed(
+        self, request: InferRequest, pieces: list[bytes], index: int, begun_ns: int, now_ns: int
+    ) -> None:
+        """Deliver responses to a request that has `pieces`, from the `index`-th on; made since `begun_ns`."""
 
     def requeue(self, request: InferRequest) -> None:
         """Queue a request again because the model rescheduled it; its batch is already released."""

@@ -30,8 +30,10 @@ class ResponseSink(Protocol):
     def responded(self, early: EarlyResponse) -> None:
         """Handle a response that a request has before its batch has ended."""
 
-    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
-        """Handle a piece of a stream."""
+    def streamed(
+        self, request: InferRequest, pieces: list[bytes], index: int, begun_ns: int, now_ns: int
+    ) -> None:
+        """Handle pieces of a stream."""
 
     def refused(self, request: InferRequest, error: TpxError) -> None:
         """Handle a request that will not be computed because it was cancelled or timed out in the queue."""

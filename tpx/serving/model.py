@@ -363,11 +363,13 @@ class ServedModel(Served):
         if self._order is None and request.backpressure is not None:
             request.backpressure.delivered(early.size)
 
-    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
-        """Send a piece of a stream: what `responded` does, without a response and its times as objects."""
-        self.statistics.streamed(index, begun_ns, now_ns)
+    def streamed(
+        self, request: InferRequest, pieces: list[bytes], index: int, begun_ns: int, now_ns: int
+    ) -> None:
+        """Send pieces of a stream: what `responded` does, without responses and their times as objects."""
+        self.statistics.streamed(index, len(pieces), now_ns - begun_ns)
         if request.pieces is not None:
-            self._deliver(request.pieces, piece)
+            self._deliver(request.pieces, pieces)
 
     def refused(self, request: InferRequest, error: TpxError) -> None:
         """Answer a request that reached no instance with an error."""

@@ -344,12 +344,12 @@ class InferRequest:
     """Inputs whose buffers the instance must fill."""
     regions: Sequence[HeldRegion] = ()
     """Shared memory regions to hold until the request has ended."""
-    template_of: "Callable[[InferRequest, InferResponse], Callable[[bytes], None] | None] | None" = None
+    template_of: "Callable[[InferRequest, InferResponse], Callable[[list[bytes]], None] | None] | None" = None
     """Returns `pieces` for further responses like one that was sent, or None. They are not final, have no
     parameters, and one tensor of the same name, datatype and shape.
     """
-    pieces: "Callable[[bytes], None] | None" = None
-    """Takes the data of such a response's tensor instead of `reply`: no object is needed per response."""
+    pieces: "Callable[[list[bytes]], None] | None" = None
+    """Takes the data of such responses' tensors instead of `reply`: no object is needed per response."""
     tokens: tuple[int, int] | None = None
     """Tokens of the prompt, and generated ones, of a language model; set before the final response."""
     backpressure: Holder | None = None

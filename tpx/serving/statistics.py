@@ -229,20 +229,22 @@ class ModelStatistics:
         else:
             self.executed(early.batch, now_ns)
 
-    def streamed(self, index: int, begun_ns: int, now_ns: int) -> None:
-        """Record a piece of a stream, which was sent as soon as it was there, and is not its first."""
-        kept = self.responses.get(index)
-        if kept is None:
-            if index > _LAST_INDEX:
-                index = _LAST_INDEX
-            kept = self.responses.setdefault(index, ResponseStatistics())
-        ns = now_ns - begun_ns
-        infer, success = kept.compute_infer, kept.success
-        infer.count += 1
-        infer.ns += ns
-        success.count += 1
-        success.ns += ns
-        kept.compute_output.count += 1
+    def streamed(self, index: int, count: int, ns: int) -> None:
+        """Record pieces of a stream from the `index`-th on, which is not its first. They were sent as soon as
+        they were there: the first one `ns` after the piece before it, the others together with it.
+        """
+        responses = self.responses
+        for each in range(index, index + count):
+            kept = responses.get(each)
+            if kept is None:
+                kept = responses.setdefault(min(each, _LAST_INDEX), ResponseStatistics())
+            infer, success = kept.compute_infer, kept.success
+            infer.count += 1
+            infer.ns += ns
+            success.count += 1
+            success.ns += ns
+            kept.compute_output.count += 1
+            ns = 0
 
     def _count_response(
         self,

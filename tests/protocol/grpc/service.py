@@ -15,8 +15,8 @@ from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.listener import Listener
 from tpx.protocol.tensors import Buffer
 
-ECHO, HOLD, FAIL, CHAT, QUIT, FLOOD = (
-    f"/test.Wire/{name}" for name in ("Echo", "Hold", "Fail", "Chat", "Quit", "Flood")
+ECHO, HOLD, FAIL, CHAT, QUIT, FLOOD, TOGETHER = (
+    f"/test.Wire/{name}" for name in ("Echo", "Hold", "Fail", "Chat", "Quit", "Flood", "Together")
 )
 
 
@@ -37,6 +37,7 @@ class Service:
             Method(CHAT, stream=lambda call: ChatSink(self, call)),
             Method(QUIT, stream=lambda call: QuitSink(self, call)),
             Method(FLOOD, stream=lambda call: FloodSink(self, call)),
+            Method(TOGETHER, stream=lambda call: TogetherSink(self, call)),
         ]
 
     def _echo(self, call: ServerCall, message: Buffer) -> None:
@@ -78,6 +79,18 @@ class ChatSink:
 
     def gone(self) -> None:
         self._service.gone.append(self._call.id)
+
+
+class TogetherSink(ChatSink):
+    """Sends all messages back twice when the client has sent its last."""
+
+    def message(self, message: Buffer) -> None:
+        self._service.messages.append(bytes(message))
+
+    def half_closed(self) -> None:
+        for _ in range(2):
+            self._call.send_all(self._service.messages)
+        self._call.finish()
 
 
 class QuitSink(ChatSink):

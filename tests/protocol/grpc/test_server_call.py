@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.grpc.service import CHAT, ECHO, FAIL, HOLD, QUIT, serving
+from tests.protocol.grpc.service import CHAT, ECHO, FAIL, HOLD, QUIT, TOGETHER, serving
 from tests.protocol.http2.raw import Header, RawPeer, grpc_headers
-from tpx.protocol.grpc.framing import frame_message, pack_prefix
+from tpx.protocol.grpc.framing import frame_message, pack_prefix, unpack_prefix
 from tpx.protocol.grpc.limits import GrpcLimits
 from tpx.protocol.grpc.status import Status, percent_decode
 from tpx.protocol.http2 import frames
@@ -73,6 +73,46 @@ async def test_many_messages_in_one_frame_and_one_message_in_many_frames_of_a_st
             assert answer.status == 0
             assert answer.data == stream
         assert server.service.half_closed == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "frames_of_data"),
+    [((3, 0, 500), 4), ((9000, 7000), None), ((40_000, 5), None), ((50,) * 200, 201)],
+    ids=["small", "too large for a frame", "too large for the window", "many"],
+)
+async def test_messages_sent_together_are_those_sent_one_by_one(
+    sizes: tuple[int, ...], frames_of_data: int | None
+) -> None:
+    """The first time, the headers have not been sent: each has a frame."""
+    stream = b"".join(frame_message(bytes([size % 251]) * size) for size in sizes)
+    async with serving() as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, TOGETHER)
+        for at in range(0, len(stream), 16384):
+            peer.send(DATA, 0, 1, stream[at : at + 16384])
+        peer.send(DATA, END_STREAM, 1)
+        peer.grant(0, 1 << 20)
+        peer.grant(1, 1 << 20)
+        answer = await peer.answer(1)
+    assert answer.status == 0
+    assert answer.data == 2 * stream
+    if frames_of_data is not None:
+        assert [each.kind for each in peer.seen if each.stream_id == 1].count(DATA) == frames_of_data
+
+
+@pytest.mark.parametrize("encoding", ["", "gzip"])
+async def test_messages_sent_together_are_compressed_one_by_one(encoding: str) -> None:
+    messages = [b"a" * 100, b"b" * 200]
+    limits = GrpcLimits(response_encoding=encoding)
+    async with serving(limits) as server, await RawPeer.connect(server.port) as peer:
+        peer.open(1, TOGETHER, (b"grpc-accept-encoding", b"gzip"))
+        peer.send(DATA, END_STREAM, 1, b"".join(map(frame_message, messages)))
+        data = bytes((await peer.answer(1)).data)
+    found, at = list[bytes](), 0
+    while at < len(data):
+        flag, size = unpack_prefix(data, at)
+        at += 5 + size
+        found.append(gzip.decompress(data[at - size : at]) if flag else data[at - size : at])
+    assert found == 2 * messages
 
 
 async def test_a_reset_reaches_the_request_once_and_its_answer_is_dropped() -> None:

@@ -403,6 +403,23 @@ class ServerCall(Stream):
             sender.notify(CALL_UNREAD_BYTES // 2, self)
             self.request_stream.stall(True)
 
+    def send_all(self, messages: Sequence[bytes]) -> None:
+        """Send messages of a stream that are there together, in one frame if they are small."""
+        sender, size = self._shared.sender, PREFIX_BYTES * len(messages)
+        for message in messages:
+            size += len(message)
+        direct = self._headers_sent and not (
+            self._is_answered or self.outbox or sender.queued or self._encoding
+        )
+        if direct and size <= JOIN_BELOW_BYTES and sender.reserve(self, size):
+            parts = [frames.frame_header(DATA, 0, self.id, size)]
+            for message in messages:
+                parts += (pack_prefix(0, len(message)), message)
+            sender.transport.write(b"".join(parts))
+            return
+        for message in messages:
+            self.send((message,), len(message))
+
     def finish(self, status: Status = Status.OK, message: str = "") -> None:
         """End a streaming call after all queued messages, with OK or an error of its method."""
         if self.on_answered is not None and not self._is_answered:

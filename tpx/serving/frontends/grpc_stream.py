@@ -8,7 +8,7 @@ in the order of their requests.
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 from tpx.errors import Code, TpxError
 from tpx.protocol import messages
@@ -40,6 +40,8 @@ _COUNTED_BYTES = 16 << 10
 """Minimum size of a request to count as held memory; smaller ones are not worth counting."""
 MOST_IN_FLIGHT = 1000
 """Maximum number of requests in flight per stream; beyond it the stream is not read."""
+_STARTS = 64
+"""Sizes of tensors whose messages' starts a stream keeps."""
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 
@@ -259,7 +261,9 @@ class _InferStream:
         except Exception as exc:  # noqa: BLE001 (one request's boundary)
             self._abort_stream(exc)
 
-    def _template_of(self, infer: InferRequest, response: InferResponse) -> Callable[[bytes], None] | None:
+    def _template_of(
+        self, infer: InferRequest, response: InferResponse
+    ) -> Callable[[list[bytes]], None] | None:
         """Return what sends the tensors of responses like this one; None if outputs are converted."""
         turn: _Turn = infer.context
         if infer.head.converted or infer.head.placed:
@@ -267,13 +271,15 @@ class _InferStream:
         fields = render_fields(infer.head, response.outputs, NOT_FINAL) + RAW_OUTPUT
         call = self._call
 
-        def send(data: bytes) -> None:
-            if self._ended or turn.done:
-                return
-            size = encode_varint(len(data))
-            message_bytes = len(fields) + len(size) + len(data)
-            start = _INFER_RESPONSE_TAG + encode_varint(message_bytes) + fields + size
-            call.send((start, data), len(start) + len(data))
+        @lru_cache(_STARTS)
+        def start_of(size: int) -> bytes:
+            """Return the bytes of a message before its tensor."""
+            before = fields + encode_varint(size)
+            return _INFER_RESPONSE_TAG + encode_varint(len(before) + size) + before
+
+        def send(pieces: list[bytes]) -> None:
+            if not (self._ended or turn.done):
+                call.send_all([start_of(len(data)) + data for data in pieces])
 
         return send
 

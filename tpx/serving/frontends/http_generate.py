@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 import orjson
@@ -109,22 +110,19 @@ class HttpGeneration:
             log.exception("encoding an answer failed")
             _fail_request(infer, TpxError("internal error: see the log of the server"))
 
-    def _template_of(self, infer: InferRequest, response: InferResponse) -> Callable[[bytes], None]:
+    def _template_of(self, infer: InferRequest, response: InferResponse) -> Callable[[list[bytes]], None]:
         """Return what sends the tensors of responses like this one."""
         answer: _Events = infer.context
         [like] = response.outputs
         encode_data = encoder_of_data(infer.head, like, self._plane.offload.limit_bytes)
 
-        def send(data: bytes) -> None:
-            if answer.over:
-                return
-            if answer.encoding:  # behind a large response
+        def send(pieces: list[bytes]) -> None:
+            if not (answer.over or answer.encoding):
+                with suppress(TpxError):
+                    answer.send_events(200, [encode_data(data) for data in pieces])
+                    return
+            for data in pieces:  # behind a large response, or up to one that cannot be encoded
                 self._reply(infer, response_like(like, data))
-                return
-            try:
-                answer.send_event(200, encode_data(data))
-            except TpxError as exc:
-                _fail_request(infer, exc)
 
         return send
 
@@ -208,7 +206,7 @@ class _Events:
         if response.error is not None:
             self._send_error(response.error)
         elif data:
-            self.send_event(200, data)
+            self.send_events(200, [data])
         if response.final:
             self._end_response()
 
@@ -218,12 +216,12 @@ class _Events:
 
     def _send_error(self, error: TpxError) -> None:
         text = error.message.encode(errors="replace").decode()  # it may quote invalid text of the client
-        self.send_event(STATUS_OF_CODE[error.code], orjson.dumps({"error": text}))
+        self.send_events(STATUS_OF_CODE[error.code], [orjson.dumps({"error": text})])
 
-    def send_event(self, status: int, data: bytes) -> None:
-        """Send JSON as an event; the first one has the status."""
+    def send_events(self, status: int, events: list[bytes]) -> None:
+        """Send each JSON as an event; the first one of all has the status."""
         self._begin_response(status)
-        self._request.send(b"data: %b\n\n" % data)
+        self._request.send(b"data: %b\n\n" % b"\n\ndata: ".join(events))
 
     def _begin_response(self, status: int) -> None:
         if not self._begun:

@@ -195,7 +195,7 @@ class OpenAiInference:
         infer = self._plane.bind(decoded).request(_reply, answer)
         if isinstance(answer, _OpenAiEvents):
             passes = isinstance(form, _Passed)
-            infer.template_of = (lambda *_: answer.send_string) if passes else _template_of
+            infer.template_of = (lambda *_: answer.send_strings) if passes else _template_of
         infer.backpressure = ResponseBackpressure()
         request.on_gone, request.on_stall = infer.cancel, infer.stall
         if self._plane.tracer.on:
@@ -203,10 +203,15 @@ class OpenAiInference:
         self._plane.infer(infer)
 
 
-def _template_of(infer: InferRequest, response: InferResponse) -> Callable[[bytes], None]:
-    """Return what composes an event of the only tensor of a response."""
+def _template_of(infer: InferRequest, response: InferResponse) -> Callable[[list[bytes]], None]:
+    """Return what composes an event of the only tensor of each response."""
     [like] = response.outputs
-    return lambda data: _reply(infer, response_like(like, data))
+
+    def send(pieces: list[bytes]) -> None:
+        for data in pieces:
+            _reply(infer, response_like(like, data))
+
+    return send
 
 
 def _reply(infer: InferRequest, response: InferResponse) -> None:
@@ -301,9 +306,10 @@ class _OpenAiEvents:
         self._begin()
         self.request.send((b"%b\n\n" if self._own else b"data: %b\n\n") % event)
 
-    def send_string(self, data: bytes) -> None:
-        """Send the event in a tensor of one string."""
-        self.send(data[4:])  # behind its length
+    def send_strings(self, tensors: list[bytes]) -> None:
+        """Send the events in tensors of one string each."""
+        between = b"\n\n" if self._own else b"\n\ndata: "
+        self.send(between.join([data[4:] for data in tensors]))  # behind their lengths
 
     def _begin(self) -> None:
         if not self._begun:

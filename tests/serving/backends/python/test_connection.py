@@ -5,6 +5,7 @@ import itertools
 import os
 import socket
 import threading
+from collections.abc import Iterator
 
 from tpx.errors import InvalidRequest, TpxError
 from tpx.protocol.tensors import Buffer
@@ -31,7 +32,7 @@ async def test_a_flood_of_frames_leaves_turns_to_other_events() -> None:
         asyncio.get_running_loop(),
         ours,
         tensor_memory(),
-        lambda _, body: taken.append(bytes(body)),
+        lambda arrived: taken.extend(bytes(body) for _, body in arrived),
         gone.set,
         clock=lambda: next(milliseconds),
     )
@@ -97,6 +98,25 @@ async def test_large_tensors_are_copied_in_another_thread_and_no_frame_overtakes
     theirs.close()
 
 
+async def test_a_turn_has_a_limited_number_of_frames() -> None:
+    ours, theirs = socket.socketpair()
+    gone, turns = asyncio.Event(), list[int]()
+    WorkerConnection(
+        asyncio.get_running_loop(),
+        ours,
+        tensor_memory(),
+        lambda arrived: turns.append(sum(1 for _ in arrived)),
+        gone.set,
+        clock=lambda: 1,
+    )
+    theirs.sendall(frames.framed(frames.READY, [b"x"]) * 700)
+    theirs.shutdown(socket.SHUT_WR)
+    await asyncio.wait_for(gone.wait(), 10)
+    assert sum(turns) == 700
+    assert 1 < max(turns) <= 256
+    theirs.close()
+
+
 async def test_a_connection_may_be_closed_by_a_frame_of_a_later_turn() -> None:
     ours, theirs = socket.socketpair()
     milliseconds, gone = itertools.count(0, 1_000_000), asyncio.Event()
@@ -104,10 +124,11 @@ async def test_a_connection_may_be_closed_by_a_frame_of_a_later_turn() -> None:
     loop.set_exception_handler(lambda _, context: failures.append(context))
     taken: list[bytes] = []
 
-    def take(_: int, body: memoryview) -> None:
-        taken.append(bytes(body))
-        if len(taken) == 10:
-            connection.close()
+    def take(arrived: Iterator[tuple[int, memoryview]]) -> None:
+        for _, body in arrived:
+            taken.append(bytes(body))
+            if len(taken) == 10:
+                connection.close()
 
     connection = WorkerConnection(
         loop, ours, tensor_memory(), take, gone.set, clock=lambda: next(milliseconds)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,7 +21,11 @@ _TURN_NS = 2_000_000
 _COPIED_AT_ONCE_BYTES = 2 << 20
 """Smallest tensor that is copied to the process' memory in another thread."""
 
-OnFrame = Callable[[int, memoryview], None]
+_AT_ONCE = 256
+"""Frames of a turn, at most: what they bring is sent when all have been read."""
+
+OnFrames = Callable[[Iterator[tuple[int, memoryview]]], None]
+"""Handles the kind and the body of each frame of a turn."""
 
 
 class UnreadTensor(Protocol):
@@ -46,7 +50,7 @@ class WorkerConnection:
     """Frames in both directions and the shared memory for their tensors; used on the event loop only.
 
     A frame whose tensors are large waits, and so do those behind it, while another thread copies them. A
-    frame's body is valid only until its handler returns. `on_gone` is called once, when the process has
+    frame's body is valid only until the next one is asked for. `on_gone` is called once, when the process has
     closed its end or has sent an invalid frame.
     """
 
@@ -55,13 +59,15 @@ class WorkerConnection:
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
         memory: Sequence[BlockMemory],
-        on_frame: OnFrame,
+        on_frames: OnFrames,
         on_gone: Callable[[], None],
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         """`memory` is for tensors to the process, and from it."""
         self._loop = loop
-        self._on_frame = on_frame
+        self._on_frames = on_frames
+        self._at = 0
+        """Position in the data that is being read."""
         self._on_gone = on_gone
         self._clock = clock
         self._copies: list[tuple[memoryview, Buffer | UnreadTensor]] = []
@@ -139,22 +145,29 @@ class WorkerConnection:
 
     def _handle_data(self, data: memoryview) -> int:
         """Handle complete frames, for one turn at most; return the number of bytes handled."""
+        self._at = 0
+        self._on_frames(self._read_frames(data))
+        return self._at
+
+    def _read_frames(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
+        """Yield the kind and the body of each complete frame, until the turn is over."""
         at, end, start, sock = 0, len(data), HEADER.size, self._socket
-        turn_ends_ns = 0
-        while end - at >= start:
+        left, turn_ends_ns = _AT_ONCE, 0
+        while end - at >= start and left:
             size, kind = HEADER.unpack_from(data, at)
             if end - at - start < size:
-                break
+                return
             if at:  # not the first one
                 now_ns = self._clock()
                 turn_ends_ns = turn_ends_ns or now_ns + _TURN_NS
                 if now_ns > turn_ends_ns:
-                    break
-            self._on_frame(kind, data[at + start : at + start + size])
-            at += start + size
+                    return
+            body = data[at + start : at + start + size]
+            self._at = at = at + start + size
+            left -= 1
+            yield kind, body
             if not sock.open:
-                break
-        return at
+                return
 
     def _handle_gone(self) -> None:
         self._delayed.clear()

@@ -3,6 +3,7 @@
 import logging
 import struct
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 
 from tpx.errors import Code, ExecutionError, NotReady, TpxError
@@ -74,6 +75,8 @@ class PythonInstance:
         self._batches: dict[int, PendingBatch] = {}
         """Batches it holds, in order; the first is computing, as far as known here."""
         self._held: dict[int, PendingRequest] = {}
+        self._with_pieces: list[PendingRequest] = []
+        """Requests whose `pieces` are passed on when the frames of the turn have been handled."""
         self._loop = host.loop
         self._process = ModelProcess(settings, host, self)
         self._process.launch(process)
@@ -228,15 +231,30 @@ class PythonInstance:
 
     # frames
 
-    def handle_frame(self, kind: int, body: memoryview) -> None:
-        if kind == frames.ANSWERS:
-            self._handle_answers(body)
-        elif kind == frames.RESPONSE:
-            self._handle_responses(body)
-        else:
-            self._process.handle_frame(kind, body)
-            if kind == frames.CALL:
-                self._cancel_abandoned_calls()
+    def handle_frames(self, arrived: Iterator[tuple[int, memoryview]]) -> None:
+        """Handle the frames of a turn; the pieces of a stream that they bring are passed on together."""
+        try:
+            for kind, body in arrived:
+                if kind == frames.RESPONSE:
+                    self._handle_responses(bytes(body))  # slices of it cost less than those of a view
+                    continue
+                self._pass_pieces()
+                if kind == frames.ANSWERS:
+                    self._handle_answers(body)
+                else:
+                    self._process.handle_frame(kind, body)
+                    if kind == frames.CALL:
+                        self._cancel_abandoned_calls()
+        finally:
+            self._pass_pieces()
+
+    def _pass_pieces(self) -> None:
+        if self._with_pieces:
+            streams, self._with_pieces = self._with_pieces, []
+            now_ns = _clock()
+            for held in streams:
+                if held.pieces:
+                    held.pass_pieces(now_ns)
 
     def _schedule_cancellation(self) -> None:
         """Schedule the check for later: the abandoned request may be a call of another process."""
@@ -289,11 +307,9 @@ class PythonInstance:
             self.depth = self._depths.after(computed_ns - began_ns)
         batch.release()
 
-    def _handle_responses(self, body: memoryview) -> None:
+    def _handle_responses(self, data: bytes) -> None:
         """Handle the responses of a frame, which may be of several requests."""
-        at, end, known = 0, len(body), self._held
-        data = bytes(body)  # slices of it cost less than those of a view
-        now_ns = _clock()
+        at, end, known = 0, len(data), self._held
         while at < end:
             handle, flags = _start_of_response(data, at)
             held = known.get(handle)
@@ -303,8 +319,12 @@ class PythonInstance:
                     at += _START_BYTES + len(start)
                     piece_at = at + frames.NUMBER.size
                     at = piece_at + _tensor_size(data, at)[0]
-                    held.pass_piece(data[piece_at:at], now_ns)
+                    if not held.pieces:
+                        self._with_pieces.append(held)
+                    held.pieces.append(data[piece_at:at])
                     continue
+            if held is not None and held.pieces:
+                held.pass_pieces(_clock())
             at = self._handle_response(data, at)
 
     def _handle_response(self, body: bytes, at: int) -> int:
@@ -376,7 +396,9 @@ class _WarmUp:
             if not self._left:
                 self._finish(self._error)
 
-    def streamed(self, request: InferRequest, piece: bytes, index: int, begun_ns: int, now_ns: int) -> None:
+    def streamed(
+        self, request: InferRequest, pieces: list[bytes], index: int, begun_ns: int, now_ns: int
+    ) -> None:
         """Do nothing: requests for a warm-up have no `pieces`."""
 
     def requeue(self, request: InferRequest) -> None:  # noqa: ARG002

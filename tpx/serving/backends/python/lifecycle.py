@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
@@ -52,8 +52,8 @@ class ProcessOwner(Protocol):
     def computing(self) -> int:
         """Return the number of the batch that is computing, as far as known here; 0 for none."""
 
-    def handle_frame(self, kind: int, body: memoryview) -> None:
-        """Handle a frame of the process, and give those of its life to `ModelProcess.handle_frame`."""
+    def handle_frames(self, arrived: Iterator[tuple[int, memoryview]]) -> None:
+        """Handle frames of the process, and give those of its life to `ModelProcess.handle_frame`."""
 
     def fail_held(self, begun: int) -> None:
         """Fail what the process held when it ended; `begun` is the last batch that it started."""
@@ -118,7 +118,7 @@ class ModelProcess:
             raise LoadError(f"{self._name} is no longer needed")
         self._initialized = self._loop.create_future()
         connection = self.connection = WorkerConnection(
-            self._loop, process.socket, process.memory, self._take_frame, self._handle_exit
+            self._loop, process.socket, process.memory, self._take_frames, self._handle_exit
         )
         if process.exited >= 0:
             self._loop.add_reader(process.exited, self._kill_survivors)
@@ -260,9 +260,9 @@ class ModelProcess:
 
     # frames
 
-    def _take_frame(self, kind: int, body: memoryview) -> None:
+    def _take_frames(self, arrived: Iterator[tuple[int, memoryview]]) -> None:
         try:
-            self._owner.handle_frame(kind, body)
+            self._owner.handle_frames(arrived)
         except Exception:  # one process' boundary: an invalid frame
             log.exception("the process of %s has sent an invalid frame and is stopped", self._name)
             if self._process is not None:

@@ -168,6 +168,7 @@ class PendingRequest:
         "handle",
         "head",
         "over",
+        "pieces",
         "request",
         "single",
         "start",
@@ -192,7 +193,9 @@ class PendingRequest:
             self.single = Batch([request])
             self.single.executes = False
         self.start = b""
-        """Start of the responses whose tensor goes to `pass_piece` instead of to `responded`; empty: none."""
+        """Start of the responses whose tensor goes to `pieces` instead of to `responded`; empty: none."""
+        self.pieces: list[bytes] = []
+        """Tensors of such responses that `pass_pieces` has not passed on yet."""
         self._owner = owner
         self._index = index
         self._connection = connection
@@ -262,12 +265,14 @@ class PendingRequest:
             request.pieces = template_of(request, response)
             self.start = start if request.pieces is not None else b""
 
-    def pass_piece(self, piece: bytes, now_ns: int) -> None:
-        """Handle a response like the one that the template was made of."""
-        self._owner.sink.streamed(self.request, piece, self._sent, self._begun_ns, now_ns)
-        self._sent += 1
+    def pass_pieces(self, now_ns: int) -> None:
+        """Handle responses like the one that the template was made of."""
+        pieces, self.pieces = self.pieces, []
+        self._owner.sink.streamed(self.request, pieces, self._sent, self._begun_ns, now_ns)
+        self._sent += len(pieces)
         self._begun_ns = now_ns
-        self._credit += len(piece) + frames.RESPONSE_BYTES
+        for piece in pieces:
+            self._credit += len(piece) + frames.RESPONSE_BYTES
         if self._credit >= frames.CREDIT_BYTES:
             self._give_credit()
 
