@@ -18,10 +18,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tpx.analyzer.runners.servers import STOP_TIMEOUT_S, Addresses, Launch, ServerControl
-from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, UsageError
+
+if TYPE_CHECKING:
+    from tpx.analyzer.values import Flags
 
 LOCALHOST = "127.0.0.1"
 PORTS = ("http-port", "grpc-port", "metrics-port")
@@ -68,7 +71,7 @@ class LocalServers:
         )
         return await server.ready(timeout_s)
 
-    def _choose_ports(self, flags: Flags) -> dict[str, int]:
+    def _choose_ports(self, flags: "Flags") -> dict[str, int]:
         """Return the port of each service: as requested, otherwise a free one; 0 if the server chooses it."""
         # tpx serve chooses free ports itself and logs them, which requires a regular file as the log
         told_in_log = self.log is None or self.log.is_file() or not self.log.exists()
@@ -119,7 +122,7 @@ def find_program(name: str) -> str:
     return found
 
 
-def argv_of(flags: Flags) -> Iterator[str]:
+def argv_of(flags: "Flags") -> Iterator[str]:
     """Yield options as command-line arguments."""
     for name, values in flags.items():
         yield from (f"--{name}={value}" for value in values)

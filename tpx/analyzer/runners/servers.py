@@ -6,11 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
-from tpx.analyzer.runners.outputs import Outputs
-from tpx.analyzer.values import Flags
 from tpx.errors import MeasurementError, ResponseError, ServerLost, UsageError, WireError
 from tpx.perf.clients.control import HttpMethodCaller, MethodCaller
 from tpx.perf.clients.endpoint import PLAIN_WIRE, Endpoint, parse_address
@@ -20,6 +17,11 @@ from tpx.perf.clients.transport import ClientName, choose_route, http_dialer
 from tpx.perf.clients.wire import WireSpec
 from tpx.protocol.json_values import JsonObject
 
+if TYPE_CHECKING:  # these import all that measures: a cluster's actors only start servers
+    from tpx.analyzer.results.measurement import Configuration, LoadPoint, Measurement
+    from tpx.analyzer.runners.outputs import Outputs
+    from tpx.analyzer.values import Flags
+
 STOP_TIMEOUT_S = 10.0
 
 
@@ -27,7 +29,7 @@ STOP_TIMEOUT_S = 10.0
 class Launch:
     """Command line and environment of a server; a model with other ones makes the server restart."""
 
-    flags: Flags = field(default_factory=dict)
+    flags: "Flags" = field(default_factory=dict)
     """Options of the server program by name without dashes; several values repeat the option."""
     environment: Mapping[str, str] = field(default_factory=dict)
     docker_args: Mapping[str, object] = field(default_factory=dict)
@@ -107,17 +109,17 @@ class Runner(Protocol):
         """Return JSON of the model's own configuration as the server completes it."""
         ...
 
-    async def prepare(self, configuration: Configuration | None, directory: Path) -> Preparation | None:
+    async def prepare(self, configuration: "Configuration | None", directory: Path) -> Preparation | None:
         """Load this configuration, whose files are in `directory`; None prepares a server without models.
 
         Returns how, or None without a server. Raises ServerLost if it is gone, TpxError if it refuses.
         """
 
-    async def measure(self, load: LoadPoint, *, windows: int = 0) -> Measurement:
+    async def measure(self, load: "LoadPoint", *, windows: int = 0) -> "Measurement":
         """Measure the prepared configuration for this many windows, or until its throughput is stable."""
         ...
 
-    async def outputs(self, model: str) -> Outputs:
+    async def outputs(self, model: str) -> "Outputs":
         """Return the outputs of a loaded model for seeded requests, always the same ones."""
         ...
 
