@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from statistics import fmean
 
 import tpx
@@ -223,9 +224,12 @@ class Profile:
         configurations: dict[str, Configuration] = {}
         decided = 0
 
-        def ahead(known: Known) -> Iterator[tuple[Configuration, Trial]]:
+        def configured(trial: Trial) -> Configuration:
+            return configure(trial.variant, defaults.get(trial.variant.model, {}), defaults)
+
+        def ahead(known: Known) -> Iterator[tuple[Callable[[], Configuration], Trial]]:
             for trial in search.expected(known):
-                yield configure(trial.variant, defaults.get(trial.variant.model, {}), defaults), trial
+                yield partial(configured, trial), trial
 
         while not self._stop.is_set():
             trial = search.ask()
@@ -233,7 +237,7 @@ class Profile:
                 break
             configuration = configurations.get(trial.variant.name)
             if configuration is None:
-                configuration = configure(trial.variant, defaults.get(trial.variant.model, {}), defaults)
+                configuration = configured(trial)
                 configurations[trial.variant.name] = configuration
                 # a name identifies one change across all searches of the run
                 self._named.append(trial.variant)

@@ -158,7 +158,8 @@ class SideBySide:
             own, others = self._served.get(node.name), self._served.values()
             contents = [_make_content_key(trial.variant) for _, trial in expected]
             ranks = [0 if content == own else 1 + (content in others) for content in contents]
-            self._start_trial(node, *expected.pop(ranks.index(min(ranks))))
+            configured, trial = expected.pop(ranks.index(min(ranks)))
+            self._start_trial(node, configured(), trial)
 
     def _find_outcome(self, trial: Trial) -> Outcome | None:
         result = self._ended.get(_make_trial_key(trial))

@@ -38,8 +38,10 @@ ROUND_WINDOWS = 3
 
 Known = Callable[[Trial], Outcome | None]
 """Returns the outcome of a trial, or None if there is none yet."""
-Ahead = Callable[[Known], Iterator[tuple[Configuration, Trial]]]
-"""Yields the trials without an outcome that the search will probably ask for next."""
+Ahead = Callable[[Known], Iterator[tuple[Callable[[], Configuration], Trial]]]
+"""Yields the trials without an outcome that the search will probably ask for next, each with what makes its
+configuration: few of them are measured.
+"""
 
 
 class Trials(Protocol):
