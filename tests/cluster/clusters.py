@@ -55,10 +55,11 @@ def kill_balancer(node: str) -> None:
     assert killed, status()["balancers"]
     os.kill(killed, signal.SIGKILL)
     come("HAProxy is back", lambda: pid() not in (None, 0, killed))
-    wait_until("HAProxy listens", lambda: all(_listens(node, port) for port in (HTTP, GRPC)))
+    wait_until("HAProxy listens", lambda: all(listens(node, port) for port in (HTTP, GRPC)))
 
 
-def _listens(node: str, port: int) -> bool:
+def listens(node: str, port: int) -> bool:
+    """Return true if a server accepts connections."""
     with socket.socket() as connection:
         connection.settimeout(1)
         return connection.connect_ex((node, port)) == 0

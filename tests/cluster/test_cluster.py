@@ -36,6 +36,7 @@ from tests.cluster.clusters import (
     fetch_on_node,
     inferences,
     kill_balancer,
+    listens,
     ready,
     traffic,
 )
@@ -202,9 +203,8 @@ def test_envoy_carries_the_traffic_of_its_rendered_configuration(cluster: Networ
     said = tmp_path / "log"
     with said.open("wb") as file, subprocess.Popen(words, stderr=file, cwd=tmp_path) as envoy:
         try:
-            wait_until(
-                "Envoy listens", lambda: "starting main dispatch" in said.read_text(), tell=said.read_text
-            )
+            # it does once it has checked the replicas
+            wait_until("Envoy listens", lambda: listens(address_of(1), HTTP), tell=said.read_text)
             before = answered_by_replica()
             for _ in range(30):
                 assert ask_in_sequence(address_of(1)) == 200
