@@ -95,7 +95,8 @@ def test_a_name_that_is_mistyped_is_answered_with_those_that_there_are(repositor
 def test_a_rate_is_kept_in_process(tmp_path: Path) -> None:
     write_model(tmp_path, "net")
     (level,) = ran(tmp_path, "-m", "net", "--request-rate-range", "500").levels
-    assert 0 < level.throughput_infer_per_s < 600  # several thousand without; a busy machine has fewer
+    # several thousand without; a busy machine has fewer, or more for a moment when it catches up
+    assert 0 < level.throughput_infer_per_s < 1000
 
 
 def test_headers_have_nowhere_to_go(repository: Path) -> None:
