@@ -66,10 +66,11 @@ def best(place: Path) -> str:
     return name
 
 
+@pytest.mark.timeout(1200)  # two runs that load twenty variants: 300 s each on cores with ten times the work
 def test_three_nodes_come_to_the_verdict_of_one_machine(net: Network, asleep: Path, tmp_path: Path) -> None:
     for mode in ("ray", "local"):
         words = (f"--launch-mode={mode}", f"--json={tmp_path / mode / 'report.json'}")
-        done = ended(profile(asleep, tmp_path / mode, *words))
+        done = ended(profile(asleep, tmp_path / mode, *words), timeout_s=500)
         assert done.returncode == 0, told(done)
     assert searched(tmp_path / "ray") == searched(tmp_path / "local")
     assert best(tmp_path / "ray") == best(tmp_path / "local") == "sleeping_config_1"
