@@ -11,11 +11,12 @@ import onnxruntime as ort
 import pytest
 
 from benchmarks.accumulators import STRATEGIES, write
-from benchmarks.benches.floor import build, launch
-from benchmarks.models import GAP, IDENTITY, Served
-from benchmarks.payloads import payload
+from benchmarks.benches.floor import bare_program, build, launch
+from benchmarks.models import GAP, IDENTITY, Model, ModelStore, Served
+from benchmarks.payloads import Protocol, payload
+from benchmarks.payloads import expected as expected_outputs
 from benchmarks.recording import record
-from benchmarks.servers import Server
+from benchmarks.servers import Launch, Server
 from tpx.protocol.http2 import frames
 
 
@@ -29,22 +30,39 @@ def test_the_model_of_the_sequences_lies_where_the_server_reads_it_and_adds(tmp_
         assert session.run(["OUTPUT"], inputs)[0].tolist() == [[4.0]]
 
 
+def answers(message: bytes) -> dict[Protocol, bytes]:
+    """Return an answer of both protocols with this message."""
+    most = frames.DEFAULT_FRAME_BYTES
+    return {
+        "http": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(message), message),
+        "grpc": frames.headers_frames(1, b"\x88", end_stream=False, max_frame_bytes=most)
+        + frames.frame(frames.DATA, 0, 1, struct.pack(">BI", 0, len(message)) + message)
+        + frames.headers_frames(1, b"\x88", end_stream=True, max_frame_bytes=most),
+    }
+
+
+def assert_answers(command: Launch, directory: Path, model: Model, expected: dict[Protocol, bytes]) -> None:
+    served = Served(model=model)
+    with Server(command, directory) as server:
+        server.wait_until_ready()
+        for protocol, answer in expected.items():
+            assert record(payload(served, protocol), protocol, server.port(protocol)) == answer
+
+
 @pytest.mark.e2e
 @pytest.mark.skipif(not shutil.which("gcc"), reason="the floor is compiled with gcc")
-def test_the_floor_repeats_recorded_answers_of_both_protocols_to_small_and_large_requests(
-    tmp_path: Path,
-) -> None:
-    message = struct.pack(">BI", 0, 5) + b"hello"
-    http = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
-    grpc = (
-        frames.headers_frames(1, b"\x88", end_stream=False, max_frame_bytes=frames.DEFAULT_FRAME_BYTES)
-        + frames.frame(frames.DATA, 0, 1, message)
-        + frames.headers_frames(1, b"\x88", end_stream=True, max_frame_bytes=frames.DEFAULT_FRAME_BYTES)
-    )
+@pytest.mark.parametrize("model", [IDENTITY, GAP])
+def test_the_floor_repeats_recorded_answers_to_small_and_large_requests(tmp_path: Path, model: Model) -> None:
     program = build("gcc", tmp_path)
-    with Server(launch(program, {"http": http, "grpc": grpc}, tmp_path), tmp_path) as floor:
-        floor.wait_until_ready()
-        for model in (IDENTITY, GAP):
-            served = Served(model=model)
-            assert record(payload(served, "http"), "http", floor.http_port) == http
-            assert record(payload(served, "grpc"), "grpc", floor.grpc_port) == grpc
+    expected = answers(b"hello")
+    assert_answers(launch("floor", (program,), expected, tmp_path), tmp_path, model, expected)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("model", [IDENTITY, GAP])
+def test_the_bare_server_computes_small_and_large_requests(tmp_path: Path, model: Model) -> None:
+    onnx = ModelStore(tmp_path).onnx(model)
+    [array] = expected_outputs(model, onnx).values()
+    expected = answers(b"before" + array.tobytes() + b"after")
+    command = launch("bare", bare_program(onnx, model), expected, tmp_path)
+    assert_answers(command, tmp_path, model, expected)

@@ -2,17 +2,18 @@
 
 The floor is measured in two parts: the CPU time of `runtimes/floor.c`, which answers with tpx's own bytes and
 computes nothing, under the same client as the servers; and that of one call in `runtimes/bound_loop.py`.
+`bare` is the same in Python: `runtimes/bare_server.py` computes each request and knows nothing else.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from benchmarks.clients.light import LightClients
-from benchmarks.models import GAP, IDENTITY, MNIST, RUNTIMES, Kind, Served
+from benchmarks.models import GAP, IDENTITY, MNIST, RUNTIMES, Kind, Model, Served
 from benchmarks.payloads import Protocol, payload
 from benchmarks.processes import Process, free_port, last_lines
 from benchmarks.recording import record
@@ -66,10 +67,15 @@ def run(setting: Setting) -> list[Cell]:
                 protocol: record(payload(served, protocol), protocol, servers["tpx"].port(protocol))
                 for protocol in PROTOCOLS
             }
-            with Server(launch(program, answers, setting.work), setting.work) as floor:
+            bare_words = bare_program(setting.models.onnx(served.model), served.model)
+            with (
+                Server(launch(NAME, (program,), answers, setting.work), setting.work) as floor,
+                Server(launch("bare", bare_words, answers, setting.work), setting.work) as bare,
+            ):
                 floor.wait_until_ready()
+                bare.wait_until_ready()
                 cells += [
-                    _measure(setting, clients, {**servers, "floor": floor}, case)
+                    _measure(setting, clients, {**servers, "bare": bare, NAME: floor}, case)
                     for case in wanted
                     if case.served == served
                 ]
@@ -86,8 +92,15 @@ def build(compiler: str, directory: Path) -> Path:
     return program
 
 
-def launch(program: Path, answers: dict[Protocol, bytes], directory: Path) -> Launch:
-    """The command of the floor, which answers both protocols on one port."""
+def bare_program(onnx: Path, model: Model) -> tuple[str | Path, ...]:
+    """The command of the bare server of a model, without the port and the answers."""
+    return sys.executable, "-m", "benchmarks.runtimes.bare_server", onnx, model.name
+
+
+def launch(
+    kind: str, program: Sequence[str | Path], answers: dict[Protocol, bytes], directory: Path
+) -> Launch:
+    """The command of a program that answers both protocols on one port."""
     port = free_port()
     files = []
     for protocol in PROTOCOLS:
@@ -95,8 +108,8 @@ def launch(program: Path, answers: dict[Protocol, bytes], directory: Path) -> La
         file.write_bytes(answers[protocol])
         files.append(str(file))
     return Launch(
-        kind=NAME,
-        argv=(str(program), str(port), *files),
+        kind=kind,
+        argv=(*map(str, program), str(port), *files),
         env={},
         http_port=port,
         grpc_port=port,
