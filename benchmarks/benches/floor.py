@@ -104,7 +104,7 @@ def launch(
     port = free_port()
     files = []
     for protocol in PROTOCOLS:
-        file = directory / f"answer.{protocol}"
+        file = directory / f"{kind}.{protocol}"
         file.write_bytes(answers[protocol])
         files.append(str(file))
     return Launch(
