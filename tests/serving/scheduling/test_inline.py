@@ -45,6 +45,22 @@ def test_a_model_shows_in_a_thread_that_it_is_short() -> None:
     assert fresh.is_long(ROW + 1)
 
 
+@pytest.mark.parametrize(
+    ("row_size", "limit_ns"), [(ROW, BELOW_NS), (250_000, 150_000), (500_000, 200_000), (5_000_000, 200_000)]
+)
+def test_the_limit_grows_by_the_time_that_another_core_needs_to_fetch_a_row(
+    row_size: int, limit_ns: int
+) -> None:
+    for cost_ns in (limit_ns - 1000, limit_ns + 1000):
+        fresh = InlinePolicy(BELOW_NS, Arrivals(), lambda: 0)
+        for _ in range(20):
+            if fresh.open:
+                fresh.measured_here(cost_ns, row_size)
+            else:
+                fresh.measured_in_thread(cost_ns, row_size, alone=False)
+        assert fresh.open is (cost_ns < limit_ns)
+
+
 def test_nothing_is_computed_on_the_loop_without_a_limit() -> None:
     never = InlinePolicy(0, Arrivals())
     for _ in range(100):
