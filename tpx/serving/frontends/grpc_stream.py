@@ -8,7 +8,7 @@ in the order of their requests.
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 
 from tpx.errors import Code, TpxError
 from tpx.protocol import messages
@@ -40,8 +40,6 @@ _COUNTED_BYTES = 16 << 10
 """Minimum size of a request to count as held memory; smaller ones are not worth counting."""
 MOST_IN_FLIGHT = 1000
 """Maximum number of requests in flight per stream; beyond it the stream is not read."""
-_STARTS = 64
-"""Sizes of tensors whose messages' starts a stream keeps."""
 _EXITING = "GRPC server is shutting down and has stopped accepting new requests."
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 
@@ -271,15 +269,15 @@ class _InferStream:
         fields = render_fields(infer.head, response.outputs, NOT_FINAL) + RAW_OUTPUT
         call = self._call
 
-        @lru_cache(_STARTS)
-        def start_of(size: int) -> bytes:
-            """Return the bytes of a message before its tensor."""
-            before = fields + encode_varint(size)
-            return _INFER_RESPONSE_TAG + encode_varint(len(before) + size) + before
+        def message_of(data: bytes) -> bytes:
+            # not remembered by size: the fields hold the client's request ID, which may be long
+            size = encode_varint(len(data))
+            message_bytes = encode_varint(len(fields) + len(size) + len(data))
+            return b"".join((_INFER_RESPONSE_TAG, message_bytes, fields, size, data))
 
         def send(pieces: list[bytes]) -> None:
             if not (self._ended or turn.done):
-                call.send_all([start_of(len(data)) + data for data in pieces])
+                call.send_all([message_of(data) for data in pieces])
 
         return send
 
