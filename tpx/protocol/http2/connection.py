@@ -44,8 +44,6 @@ WRITE_BUFFER_BYTES = 512 << 10
 _KIND_AT = 3
 _SCATTERED_BYTES = 1 << 20
 """Maximum that one read may bring into a message across frames."""
-_SCATTERED_FRAMES = 64
-"""Maximum number of these frames: as many bytes, in frames of the default size."""
 _UNLIKE_READS = 1024
 """Reads after one whose frames were not alike, as those of interleaved messages, in which they are copied."""
 _QUICK_BYTES = 4 << 10
@@ -88,7 +86,6 @@ class Http2Connection(BufferedReader):
         self._left = self._left_bytes = self._left_stream = self._left_flags = 0
         self._landing: Stream | None = None  # stream whose buffer is being read into
         self._scattering = -1  # descriptor for reads across frames, if they are possible
-        self._heads: list[memoryview] = []  # where they put headers: at the start of the scratch
         self._alike = 0  # frames that the last of them brought
         self._unlike = 0  # reads for which frames are not expected to be alike
         self._unacknowledged = 0  # bytes received since our last WINDOW_UPDATE of the connection
@@ -180,16 +177,17 @@ class Http2Connection(BufferedReader):
         # WINDOW_UPDATEs are left to other reads as well
         room = min(stream.receive_window - STREAM_WINDOW // 2, CONNECTION_WINDOW // 2 - self._unacknowledged)
         whole = stream.next_buffer(min(stream.missing, room, _SCATTERED_BYTES))
-        most = min(2 * self._alike + 2, len(self._heads))
-        count = min((len(whole) - left - 1) // size, most) if whole is not None else 0
+        count = min((len(whole) - left - 1) // size, 2 * self._alike + 2) if whole is not None else 0
         if whole is None or count < 1 or size < _QUICK_BYTES or self._left_flags:
             return
         if self._unlike:
             self._unlike -= 1
             return
-        heads, parts = self._scratch, [whole[:left]]
-        for head, at in zip(self._heads, range(left, left + count * size, size), strict=False):
-            parts += (head, whole[at : at + size])
+        heads, at = self._scratch[: count * HEADER_BYTES], left
+        parts = [whole[:left]]
+        for head in range(0, len(heads), HEADER_BYTES):
+            parts += (heads[head : head + HEADER_BYTES], whole[at : at + size])
+            at += size
         del parts[-1]  # to end within a frame, so that the next read begins like this one
         try:
             got = os.readv(self._scattering, parts)
@@ -199,7 +197,7 @@ class Http2Connection(BufferedReader):
         seen = alike = begun + (part >= HEADER_BYTES)
         expected = frames.frame_header(DATA, 0, stream.id, size)
         if heads[: seen * HEADER_BYTES] != expected * seen:
-            alike = next(at for at, head in enumerate(self._heads) if head != expected)
+            alike = next(at for at, head in enumerate(parts[1::2]) if head != expected)
         if alike < seen:
             filled, self._left, self._unlike = left + alike * size, 0, _UNLIKE_READS
             self._pending += b"".join(parts[2 * alike + 1 :])[: got - filled - alike * HEADER_BYTES]
@@ -379,10 +377,7 @@ class Http2Connection(BufferedReader):
         transport = self.transport.transport
         plain = transport.get_extra_info("ssl_object") is None and hasattr(os, "readv")
         sock = transport.get_extra_info("socket") if plain and self._turns is not None else None
-        if sock is not None:
-            self._scattering = sock.fileno()
-            starts = range(0, _SCATTERED_FRAMES * HEADER_BYTES, HEADER_BYTES)
-            self._heads = [self._scratch[start : start + HEADER_BYTES] for start in starts]
+        self._scattering = -1 if sock is None else sock.fileno()
         self.read_into_buffers(transport, self._scratch)
 
     def _defer_if_needed(self, kind: int, flags: int, length: int) -> bool:
