@@ -153,14 +153,27 @@ async def talk(address: str, url: str) -> dict[str, Any]:
                  if (last) grown.add(last.textContent.length);
                }).observe(document.getElementById('chat-log'), { childList: true, subtree: true })"""
         )
+        # slow enough that an answer comes in pieces on any machine, and that the second cannot be complete
+        await page.call("Network.enable")
+        await page.call(
+            "Network.emulateNetworkConditions",
+            offline=False,
+            latency=0,
+            downloadThroughput=20_000,
+            uploadThroughput=-1,
+        )
+        await page.evaluate(
+            """window.plain = window.fetch; window.tokens = 50; window.fetch = (url, given) => plain(
+                 url, { ...given, body: JSON.stringify(
+                   { ...JSON.parse(given.body), ignore_eos: true, max_tokens: tokens }) })"""
+        )
         await page.evaluate(say.format("And it came to pass"))
         shown["answer"] = await page.until(
             f"{log}.length === 2 && / s$/.test({log}[1].innerText) && {log}[1].innerText"
         )
         shown["steps"] = await page.evaluate("grown.size")
-        # from the page itself, as soon as there is text: an answer may be complete after a tenth of a second
         await page.evaluate(
-            """new MutationObserver((_, looking) => {
+            """window.tokens = 900; new MutationObserver((_, looking) => {
                  if (document.querySelectorAll('#chat-log p')[3]?.textContent.length) {
                    looking.disconnect();
                    document.getElementById('chat-stop').click();
@@ -241,7 +254,7 @@ def test_a_person_can_chat_there_and_stop_an_answer(tmp_path: Path) -> None:
     with serving(repository) as live, chromium(tmp_path / "profile") as address:
         shown = asyncio.run(talk(address, f"http://127.0.0.1:{live.http_port}/v2/docs"))
     assert shown["models"].split() == ["tiny"]
-    assert re.search(r"(stop|length), [0-9]+ tokens, [0-9.]+ s$", shown["answer"])
+    assert re.search(r"length, 50 tokens, [0-9.]+ s$", shown["answer"])
     assert shown["steps"] > 3, "the text appears at once"
     assert re.search(r"stopped, [0-9.]+ s$", shown["stopped"])
     assert shown["ready"] is True
