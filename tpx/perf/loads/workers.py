@@ -30,7 +30,7 @@ from tpx.perf.loads.worker import (
     WorkerReport,
     main,
 )
-from tpx.perf.records import ROW, SUCCESS, Records
+from tpx.perf.records import ROW, SUCCESS, Records, join_rows, select_rows
 
 T = TypeVar("T")
 GATHER_S = 0.01
@@ -307,13 +307,13 @@ class PoolLoad:
         for number, process in enumerate(self._processes):
             reports += (fresh := process.take())
             self._latest[number] = [self._latest[number], *fresh][-1]
-        rows = np.concatenate([report.rows for report in reports])
+        rows = join_rows([report.rows for report in reports])
         times_ns = np.concatenate([report.times_ns for report in reports])
         order = np.argsort(rows["end_ns"], kind="stable")
         counts = rows["responses"] if len(times_ns) else np.zeros(len(rows), np.int64)
         begins, theirs = np.cumsum(counts) - counts, counts[order]
         moved = np.repeat(begins[order] - (np.cumsum(theirs) - theirs), theirs)
-        rows, times_ns = rows[order], times_ns[moved + np.arange(len(moved))]
+        rows, times_ns = select_rows(rows, order), times_ns[moved + np.arange(len(moved))]
         cut = len(rows)
         if not everything:
             cut = int(np.searchsorted(rows["end_ns"], self.complete_ns, side="right"))

@@ -14,7 +14,7 @@ from tpx.perf.measure.estimates import Sample
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.measure.streams import goodput_figures, request_spans, stream_figures
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, succeeded
+from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, select_rows, succeeded
 from tpx.perf.results import (
     DOMINANT_SHARE,
     LevelResult,
@@ -112,7 +112,7 @@ def streaming_figures(records: Records, kept: range, sample: Sample) -> Streamin
         return None
     # exclude failed requests: they may have had responses before they failed
     responses = len(times.only(good).times_ns)
-    counted = rows[good]
+    counted = select_rows(rows, good)
     units = int(counted["units"].sum())
     return Streaming(
         responses=responses,
