@@ -1,6 +1,7 @@
 """Repeated calls, answered by a template: a client gets what it gets for calls that are taken one by one."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -56,7 +57,8 @@ class Session:
         self.template: RepeatedCalls | None = None
         self._most = list(most)
         self._repeats = repeats
-        self.listener = Listener(memory=MemoryBudget(1 << 30))
+        # turns without end: what one read brings is answered in it, however busy the machine is
+        self.listener = Listener(memory=MemoryBudget(1 << 30), share_s=math.inf)
         connect = connection_factory(
             self.listener, GrpcLimits(), [Method(ECHO, unary=self._answer)], Inflater()
         )
