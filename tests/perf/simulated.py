@@ -95,8 +95,8 @@ class VirtualRecords(Records):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def since(self, index: int) -> Rows:
-        return self._rows[index:]
+    def between(self, first: int, last: int) -> Rows:
+        return self._rows[first:last]
 
 
 def measured(rows: Rows, level: Level, settings: LevelSettings) -> LevelResult:

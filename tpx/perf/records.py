@@ -143,14 +143,16 @@ class Records:
         return self.between(index, len(self))
 
     def between(self, first: int, last: int) -> Rows:
-        """Return the rows from `first` up to `last`; copies only the blocks that they span, if several."""
-        per_block = self._limit // ROW_BYTES
-        blocks = [*self._full, self._block][first // per_block : -(-last // per_block)]
-        if not blocks or last <= first:
+        """Return the rows from `first` up to `last`; copies them if they span several blocks."""
+        per_block, last, parts = self._limit // ROW_BYTES, min(last, len(self)), []
+        while first < last:
+            block, at = divmod(first, per_block)
+            rows = self._full[block] if block < len(self._full) else self._block
+            parts.append(rows[at : at + last - first])
+            first += len(parts[-1])
+        if not parts:
             return self._block[:0]
-        rows = blocks[0] if len(blocks) == 1 else join_rows(blocks)
-        skip = first % per_block
-        return rows[skip : skip + min(last, len(self)) - first]
+        return parts[0] if len(parts) == 1 else join_rows(parts)
 
 
 MODEL_SHIFT = 32

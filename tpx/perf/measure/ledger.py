@@ -136,9 +136,10 @@ class LevelLedger:
         """Close the current window at `border`."""
         first = self.borders[-1]
         self.borders.append(border)
-        window = self._build_window(first, border)
+        rows = self._select_rows(first, border)
+        window = self._build_window(first, border, rows)
         self.windows.append(window)
-        self._samples.append(self._take_sample(first, border, window))
+        self._samples.append(self._take_sample(first, border, rows, window))
         self._status = self._rule.status(self.windows, self._samples)
         log.debug("%s, window %d: %s", self._level, len(self.windows), _describe_window(window))
 
@@ -184,7 +185,8 @@ class LevelLedger:
     def measured(self, between: Between, ending: Ending) -> MeasuredLevel:
         """Return the finished level. Call it after `close`; nothing may follow."""
         first, last = self.first_kept, self.borders[-1]
-        merged, rows = self._build_window(first, last), self._select_rows(first, last)
+        rows = self._select_rows(first, last)
+        merged = self._build_window(first, last, rows)
         sample = joined(self._samples[-self._status.kept :])
         status = self._select_rows(self.borders[0], last)["status"]
         kinds = [
@@ -218,15 +220,15 @@ class LevelLedger:
         )
 
     def _select_rows(self, first: WindowBorder, last: WindowBorder) -> Rows:
-        return self._records.since(first.index)[: last.index - first.index]
+        return self._records.between(first.index, last.index)
 
-    def _build_window(self, first: WindowBorder, last: WindowBorder) -> Window:
-        """Return the interval between two borders as one window.
+    def _build_window(self, first: WindowBorder, last: WindowBorder, rows: Rows) -> Window:
+        """Return the interval between two borders, which has these rows, as one window.
 
         With a fixed request count, the interval is from the first request's start to the last one's
         end.
         """
-        rows, start_ns, end_ns = self._select_rows(first, last), first.time_ns, last.time_ns
+        start_ns, end_ns = first.time_ns, last.time_ns
         if self.settings.request_count and len(rows):
             start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
         good, percentile = succeeded(rows), self.settings.percentile
@@ -242,8 +244,8 @@ class LevelLedger:
             stabilizing_percentile=percentile,
         )
 
-    def _take_sample(self, first: WindowBorder, last: WindowBorder, window: Window) -> Sample:
-        sample = sample_of(self._select_rows(first, last), window.start_ns, window.end_ns)
+    def _take_sample(self, first: WindowBorder, last: WindowBorder, rows: Rows, window: Window) -> Sample:
+        sample = sample_of(rows, window.start_ns, window.end_ns)
         if not self.settings.streamed:
             return sample
         return replace(sample, figures=figures_of(self._records, range(first.index, last.index)))
@@ -259,9 +261,8 @@ class LevelLedger:
 
 def index_after(records: Records, since: int, time_ns: int) -> int:
     """Return the index of the first record from `since` on that ended after `time_ns`."""
-    # rows of streamed requests may be out of order, and a binary search needs them sorted
-    ends = np.maximum.accumulate(records.since(since)["end_ns"])
-    return since + int(np.searchsorted(ends, time_ns, side="right"))
+    later = records.since(since)["end_ns"] > time_ns
+    return since + (int(later.argmax()) if later.any() else len(later))
 
 
 def full_at(rows: Rows, wanted: int, not_before_ns: int) -> int | None:
