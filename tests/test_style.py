@@ -27,7 +27,7 @@ BOUNDARIES = {
     "tpx/serving/frontends/inference.py": 2,
     "tpx/serving/frontends/grpc_verbs.py": 2,
     "tpx/serving/frontends/grpc_reflection.py": 1,
-    "tpx/serving/frontends/grpc_infer.py": 1,
+    "tpx/serving/frontends/grpc_infer.py": 2,
     "tpx/serving/frontends/grpc_stream.py": 2,
     "tpx/serving/frontends/http_generate.py": 1,
     "tpx/serving/model.py": 1,

@@ -91,7 +91,7 @@ class BoundPath:
         except (ExecutionError, ValueError):
             bound.alive = False  # the regular path reports the error, if it persists
             return None
-        outputs = [bytes(data) for data in wanted]
+        outputs = list(map(bytes, wanted))
         ended_ns = _clock()
         gathered_ns, computed_ns = self.gathered_ns, self.computed_ns
         phases_ns = 0, gathered_ns - started_ns, computed_ns - gathered_ns, ended_ns - computed_ns

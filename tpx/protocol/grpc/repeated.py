@@ -4,7 +4,7 @@ The calls of one read are cut out together and answered without frames being par
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain, count
+from itertools import chain, repeat
 from struct import Struct
 
 from tpx.protocol.grpc.framing import PREFIX_BYTES, pack_prefix
@@ -98,13 +98,10 @@ class RepeatedCalls:
 
         One structure, made for this size, takes a third of the time of `pack_response`.
         """
-        pack, (begin, middle, prefix, end) = self._pack, self._around
-        return b"".join(
-            [
-                pack(begin, number, middle, number, prefix, message, end, number, OK_TRAILERS)
-                for number, message in zip(count(stream, 2), messages, strict=False)
-            ]
-        )
+        begin, middle, prefix, end = map(repeat, self._around)
+        numbers = range(stream, stream + 2 * len(messages), 2)
+        parts = begin, numbers, middle, numbers, prefix, messages, end, numbers, repeat(OK_TRAILERS)
+        return b"".join(map(self._pack, *parts))
 
 
 class _RepeatedFrames:

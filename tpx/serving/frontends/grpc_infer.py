@@ -3,7 +3,6 @@
 A remembered head is the protobuf bytes before the tensors, which are then cut out at known lengths.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -81,10 +80,22 @@ class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
 
     def _answer_repeated(self, tensors: Sequence[bytes]) -> list[bytes]:
         """Return the response messages to the first of these requests that the fast path takes."""
-        plane, fast, starts = self._replies.plane, self.fast, self._starts
+        plane, fast = self._replies.plane, self.fast
         messages: list[bytes] = []
         if fast is None or plane.generation != self._generation or plane.stopping or plane.tracer.on:
             return messages
+        try:
+            if len(tensors) > 1:
+                self._answer_together(fast, tensors, messages)
+            elif outputs := fast.compute_one(tensors[0]):
+                messages.append(b"".join(chain.from_iterable(zip(self._starts, outputs, strict=True))))
+        except Exception:  # noqa: BLE001 (computed again like any other, a request that fails is reported)
+            return messages
+        return messages
+
+    def _answer_together(self, fast: FastPath, tensors: Sequence[bytes], messages: list[bytes]) -> None:
+        """Append the response message of each request that is computed."""
+        starts = self._starts
 
         def answer(outputs: Sequence[memoryview], _: int, count: int, __: int) -> None:
             if len(starts) == count == 1:
@@ -96,10 +107,7 @@ class _KnownGrpcHead(CachedHead[ServerCall, list[Buffer]]):
             )
 
         now_ns = time.perf_counter_ns()
-        # computed again like any other, a request that fails is reported
-        with contextlib.suppress(Exception):
-            fast.compute(tensors, now_ns, Turn(now_ns), answer)
-        return messages
+        fast.compute(tensors, now_ns, Turn(now_ns), answer)
 
     def answered(self, context: ServerCall, response: RemoteResponse, payload: Buffer) -> None:
         if self._outputs is not response:
