@@ -194,10 +194,6 @@ class RequestStream:
         else:
             shared.connection.await_turn(self._call)
 
-    def next_buffer(self, remaining: int) -> memoryview | None:
-        """Return a buffer to read the next bytes of a large message into, or None."""
-        return self.reader.next_buffer(remaining) if self._call.withheld is None else None
-
     def buffer_received(self, count: int) -> None:
         try:
             message = self.reader.buffer_received(count)

@@ -116,16 +116,6 @@ class ClientCall(Stream):
         self.we_ended = False
         self.refusals = 0
 
-    @property
-    def missing(self) -> int:
-        return self.reader.missing if self.reader is not None else 0
-
-    def absorb(self, data: Buffer, start: int, stop: int) -> bool:
-        return self.reader is not None and self.reader.absorb(data, start, stop)
-
-    def next_buffer(self, remaining: int) -> memoryview | None:
-        return self.reader.next_buffer(remaining) if self.reader is not None else None
-
     def receive(self, data: bytes, start: int, stop: int) -> None:
         if self.head is None:
             self._reset_stream(Status.INTERNAL, "the response has DATA before its headers")
@@ -135,7 +125,7 @@ class ClientCall(Stream):
             self._take_message(data[start + PREFIX_BYTES : stop])
         elif start < stop:
             if reader is None:
-                reader = self.reader = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding)
+                reader = self.reader = self.assembly = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding)
             try:
                 for message in reader.feed(data, start, stop):
                     self._take_message(message)

@@ -162,18 +162,10 @@ class ServerCall(Stream):
             self.request_stream = self._open_request_stream()
             self._sink = self.method.stream(self)
 
-    @property
-    def missing(self) -> int:
-        return self.request_stream.reader.missing if self.request_stream is not None else 0
-
-    def absorb(self, data: Buffer, start: int, stop: int) -> bool:
-        stream = self.request_stream
-        return stream is not None and self.withheld is None and stream.reader.absorb(data, start, stop)
-
     def receive(self, data: bytes, start: int, stop: int) -> None:
         stream = self.request_stream
         if not self.peer_ended:
-            if self.absorb(data, start, stop):
+            if stream is not None and self.withheld is None and stream.reader.absorb(data, start, stop):
                 return
         elif stream is None and self.method.unary is not None:
             # the hot path: a whole request in one frame goes to the method without a request stream
@@ -200,8 +192,8 @@ class ServerCall(Stream):
 
     def _open_request_stream(self) -> RequestStream:
         limit, encoding = self._shared.limits.max_message_bytes, self.head.encoding
-        reader = MessageReader(limit, encoding, self.method.tensor_offset, self._reserve_memory)
-        return RequestStream(self, self._shared, reader)
+        self.assembly = MessageReader(limit, encoding, self.method.tensor_offset, self._reserve_memory)
+        return RequestStream(self, self._shared, self.assembly)
 
     def _reserve_memory(self, size: int) -> None:
         """Reserve memory for an incomplete message. Raises Overloaded."""
@@ -232,9 +224,6 @@ class ServerCall(Stream):
         """
         if self.request_stream is not None:
             self.request_stream.on_stall, self.request_stream.on_drain = on_stall, on_drain
-
-    def next_buffer(self, remaining: int) -> memoryview | None:
-        return self.request_stream.next_buffer(remaining) if self.request_stream is not None else None
 
     def pause_reading(self) -> None:
         """Withhold the messages after the current one until `resume_reading`."""
@@ -289,7 +278,7 @@ class ServerCall(Stream):
         self._cancel_deadline()
         if self.request_stream is not None:
             self.request_stream.drop()
-            self.request_stream = None
+            self.request_stream = self.assembly = None
         if self.held:
             self.hold(-self.held)
             self._reserved = 0

@@ -33,7 +33,7 @@ from tpx.protocol.http2.frames import (
 )
 from tpx.protocol.http2.hpack import MAX_HEADER_LIST_BYTES
 from tpx.protocol.http2.role import Lost, ProtocolViolated, Role
-from tpx.protocol.http2.sender import STREAM_WINDOW, FrameSender, Stream
+from tpx.protocol.http2.sender import STREAM_WINDOW, Assembly, FrameSender, Stream
 from tpx.protocol.memory_budget import Account, uncounted
 from tpx.protocol.read_buffer import LARGE_BYTES, UNLIMITED_BYTES, BufferedReader, Turns
 from tpx.protocol.write_buffer import WriteBuffer
@@ -163,11 +163,13 @@ class Http2Connection(BufferedReader):
 
     def next_buffer(self) -> memoryview | None:
         self._landing = stream = self.streams.get(self._left_stream) if self._left else None
-        if stream is not None and not self._pending and self._scattering >= 0:
-            self._scatter(stream)
-        return None if stream is None or self._pending else stream.next_buffer(self._left)
+        if stream is None or stream.assembly is None or stream.withheld is not None or self._pending:
+            return None
+        if self._scattering >= 0:
+            self._scatter(stream, stream.assembly)
+        return None if self._pending else stream.assembly.next_buffer(self._left)
 
-    def _scatter(self, stream: Stream) -> None:
+    def _scatter(self, stream: Stream, assembly: Assembly) -> None:
         """Read the payloads of several DATA frames into their message at once, as long as they come as
         expected: of this stream, all of the same size. The last bytes of a message are left to other reads.
 
@@ -176,7 +178,7 @@ class Http2Connection(BufferedReader):
         left, size = self._left, self._left_bytes
         # WINDOW_UPDATEs are left to other reads as well
         room = min(stream.receive_window - STREAM_WINDOW // 2, CONNECTION_WINDOW // 2 - self._unacknowledged)
-        whole = stream.next_buffer(min(stream.missing, room, _SCATTERED_BYTES))
+        whole = assembly.next_buffer(min(assembly.missing, room, _SCATTERED_BYTES))
         count = min((len(whole) - left - 1) // size, 2 * self._alike + 2) if whole is not None else 0
         if whole is None or count < 1 or size < _QUICK_BYTES or self._left_flags:
             return
@@ -252,7 +254,9 @@ class Http2Connection(BufferedReader):
                 stop = min(at + self._left, end)
                 stream = streams.get(self._left_stream)
                 ends = self._left_flags and self._left == stop - at
-                if stream is None or stream.peer_ended or ends or not stream.absorb(data, at, stop):
+                if stream is None or stream.peer_ended or ends or stream.withheld is not None:
+                    break
+                if stream.assembly is None or not stream.assembly.absorb(data, at, stop):
                     break
                 self._left -= stop - at
                 total += stop - at
@@ -368,7 +372,8 @@ class Http2Connection(BufferedReader):
             self._handle_data(self._left_stream, 0 if self._left else self._left_flags, data, start, stop)
         if self._left and not self._reads_into_buffers:
             stream = self.streams.get(self._left_stream)
-            if stream is not None and stream.missing >= LARGE_BYTES:
+            assembly = stream.assembly if stream is not None else None
+            if assembly is not None and assembly.missing >= LARGE_BYTES:
                 self._read_into_buffers()
         return stop
 

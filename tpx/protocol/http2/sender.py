@@ -3,6 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tpx.protocol.http2.frames import (
     DATA,
@@ -34,6 +35,24 @@ STREAM_WINDOW = 8 << 20
 """Bytes that a peer may send on a stream before we send WINDOW_UPDATE."""
 
 
+class Assembly(Protocol):
+    """Assembles the messages of one stream."""
+
+    @property
+    def missing(self) -> int:
+        """Bytes to come of the message that is being assembled."""
+
+    def absorb(self, data: Buffer, start: int, stop: int) -> bool:
+        """Copy a payload of DATA from the middle of a message. Return False, copying nothing, if it is
+        anything else, which `Stream.receive` must handle.
+        """
+
+    def next_buffer(self, remaining: int) -> memoryview | None:
+        """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to
+        `Stream.receive`.
+        """
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """State of a stream that connection and sender share; gRPC calls derive from it and read its bytes."""
@@ -56,29 +75,16 @@ class Stream:
     """Tick at which the peer's window was first seen shut with data queued; 0: it is open."""
     trailers: bytes | None = field(init=False, default=None)
     """Complete frames that follow the outbox and end the stream."""
+    assembly: "Assembly | None" = field(init=False, default=None)
+    """Takes DATA of large messages instead of `receive` while nothing is withheld; set by calls."""
 
     # overridden by calls; called by the connection
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         """Handle a payload of DATA; `peer_ended` is already set if it is the last. May raise Http2Error."""
 
-    @property
-    def missing(self) -> int:
-        """Bytes to come of a message that is being assembled."""
-        return 0
-
-    def absorb(self, data: Buffer, start: int, stop: int) -> bool:  # noqa: ARG002
-        """Copy a payload of DATA from the middle of a message. Return False, copying nothing, if it is
-        anything else, which `receive` must handle.
-        """
-        return False
-
-    def next_buffer(self, remaining: int) -> memoryview | None:  # noqa: ARG002
-        """Return a buffer to read the next `remaining` bytes of DATA into; None: pass them to `receive`."""
-        return None
-
     def buffer_received(self, count: int) -> None:
-        """Handle `count` bytes of DATA read into the buffer that `next_buffer` returned."""
+        """Handle `count` bytes of DATA read into the buffer that `assembly.next_buffer` returned."""
 
     def sent(self) -> None:
         """Handle the end of our half of the stream: everything was sent."""
