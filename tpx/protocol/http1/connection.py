@@ -247,7 +247,8 @@ class HttpConnection(BufferedReader):
 
     def _complete_message(self, body: bytes | memoryview, rest: bytes) -> bytes:
         """Pass on a message. Returns the bytes that may be read now."""
-        head, self._head = cast("HttpHead", self._head), None
+        head, self._head = self._head, None
+        assert head is not None
         if self._handle_message(head, body):
             return rest
         self._pending = rest

@@ -5,6 +5,7 @@ The run of a short model then needs no arrays, and takes a third of the time of 
 
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from tpx.errors import ExecutionError
@@ -70,7 +71,7 @@ class BindingCache:
         """Bind the shapes of a computed batch if they were used before. After very large outputs, all
         bindings end, because the executor can return memory in its regular runs only.
         """
-        if self._kept and any(array.nbytes > _LARGE_BYTES for array in outputs.values()):
+        if self._kept and max(map(attrgetter("nbytes"), outputs.values()), default=0) > _LARGE_BYTES:
             self.clear()
         key = (batch.requests[0].head.batch_key, batch.size)
         if key in self._kept:

@@ -123,7 +123,10 @@ class InlinePolicy:
         if self._waited_ns is None or cost_ns >= _PREEMPTED * self._below_ns:
             cost_ns = max(1, cost_ns - self._wait_for_core_ns())
         if row_size <= self.row_size:
-            self._short.measured_here(self._cost_beyond_fetch(cost_ns, row_size), row_size)
+            cost_ns = self._cost_beyond_fetch(cost_ns, row_size)
+            if cost_ns < self.usual_ns:
+                return  # as usual for large rows
+            self._short.measured_here(cost_ns, row_size)
         else:
             self._lone.measured_here(cost_ns, row_size)
         self._update()
