@@ -16,6 +16,7 @@ from benchmarks.models import GAP, IDENTITY, MNIST, Kind, Served
 from benchmarks.results import Cell, compare
 from benchmarks.servers import Server
 from benchmarks.setting import Setting
+from tpx.perf.clients.grpc import SLOTS_PER_CONNECTION
 
 NAME = "load_generators"
 TITLE = "tpx perf and perf_analyzer against the same server"
@@ -105,7 +106,8 @@ def _measure(bench: str, setting: Setting, tools: Sequence[Tool], server: Server
     sides = {tool.name: partial(tool.measure, load, setting.work) for tool in tools}
     if case.yardstick:
         exchange = setting.exchange(server, case.served, case.protocol)
-        clients = LightClients(setting.peers, setting.work)
+        connections = -(-case.concurrency // SLOTS_PER_CONNECTION)  # as many as tpx perf opens over gRPC
+        clients = LightClients(setting.peers, setting.work, connections)
         name = "h2load" if case.protocol == "grpc" else "wrk"
         sides[name] = partial(clients.measure, exchange, case.concurrency, setting.seconds)
     return compare(bench, case.name, sides, setting.rounds)
