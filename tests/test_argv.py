@@ -1,7 +1,6 @@
 """Words of a command line, in all spellings that getopt_long takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from tests.test_options import Color, Config, parsed, refusal
 from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import from_mapping, required
+from tpx.options import Options, from_mapping, required
 
 
 @pytest.mark.parametrize(
@@ -133,8 +132,7 @@ def test_what_is_required_is_named() -> None:
 
 
 def test_one_word_too_many_is_refused() -> None:
-    @dataclass(frozen=True)
-    class One:
+    class One(Options):
         file: str = required("file", positional=True, metavar="FILE")
 
     assert from_argv(One, ["a"]).file == "a"

@@ -1,7 +1,8 @@
 """One option, one line: what getopt_long would make of a command line, and what YAML says the same."""
 
+import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import pytest
 
 from tpx.argv import from_argv
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, from_mapping, given, group, nearest, option, required
+from tpx.options import Options, build, fields_of, from_mapping, given, group, nearest, option, required
 
 
 class Color(Enum):
@@ -31,8 +32,7 @@ def _headers(text: str) -> dict[str, str]:
     return dict(pair.split(":") for pair in text.split(","))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Options):
     """Every kind of option."""
 
     model: str = required("name", "-m")
@@ -145,16 +145,14 @@ def test_the_nearest_word_is_only_offered_when_it_is_near() -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Http:
+class Http(Options):
     """A group of options."""
 
     port: int = option(8000, "port", "-p")
     headers: Mapping[str, str] = option({}, "headers of every answer", section="Headers", parse=_headers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouped:
+class Grouped(Options):
     """An option, and a group."""
 
     name: str = option("tpx", "name", section="Server")
@@ -182,3 +180,16 @@ def test_what_differs_from_the_defaults_is_told_by_name() -> None:
 def test_a_value_that_no_option_has_is_an_error_of_the_caller() -> None:
     with pytest.raises(TypeError, match="Grouped has no prot"):
         build(Grouped, {"prot": 9})
+
+
+def test_options_have_the_methods_of_a_frozen_dataclass() -> None:
+    one = Config(model="net", http_port=9)
+    assert one == replace(Config(model="net"), http_port=9) != Config(model="net")
+    assert hash(one) == hash(pickle.loads(pickle.dumps(one)))
+    assert repr(one).startswith("Config(model='net', files=(), http_port=9, ")
+    with pytest.raises(FrozenInstanceError):
+        setattr(one, "http_port", 8)  # noqa: B010 (mypy refuses an assignment)
+    with pytest.raises(TypeError, match="Config has no port"):
+        replace(one, port=9)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Config needs model"):
+        Config()

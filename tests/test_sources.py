@@ -1,7 +1,6 @@
 """Options from variables and files: which of them wins, and what is told about those that mean nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ import yaml
 from tpx.analyzer.options import ProfileSpec
 from tpx.cli.show_config import describe_options
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, option
+from tpx.options import Options, build, fields_of, option
 from tpx.perf.options.words import PerfWords
 from tpx.serving.options import ServeWords
 from tpx.sources import (
@@ -30,8 +29,7 @@ def _mask(text: str) -> str:
     return text.partition("=")[0] + "=***"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class Words(Options):
     """Options of each kind, and how they are given."""
 
     http_port: int = option(8000, "port", "-p", minimum=0)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tpx.errors import UsageError
-from tpx.options import FALSE_WORDS, TRUE_WORDS, Field, Given, build, fields_of, nearest, read_texts
+from tpx.options import FALSE_WORDS, TRUE_WORDS, Field, Given, Options, build, fields_of, nearest, read_texts
 
-C = TypeVar("C")
+C = TypeVar("C", bound=Options)
 
 
 def from_argv(config: type[C], argv: Sequence[str], base: Mapping[str, object] | None = None) -> C:

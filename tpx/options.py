@@ -1,11 +1,9 @@
-"""One option, one line: a dataclass field is the flag, the key in a file, the default and the help at once.
+"""One option, one line: a field is the flag, the key in a file, the default and the help at once.
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class HttpSpec:
+    class HttpSpec(Options):
         http_port: int = option(8000, "port of the HTTP endpoint")
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class ServeConfig:
+    class ServeConfig(Options):
         http: HttpSpec = group(HttpSpec, "HTTP")
 
     from_argv(ServeConfig, ["--http-port=9000"]) == from_mapping(ServeConfig, {"http_port": 9000})
@@ -23,11 +21,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from tpx.errors import UsageError
 
-C = TypeVar("C")
 T = TypeVar("T")
 
 TRUE_WORDS = frozenset({"true", "on", "1", "yes"})
@@ -76,6 +85,55 @@ class Option(NamedTuple):
     """Hides the credentials in a value that is shown."""
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Options:
+    """Base of configs and of their groups: frozen dataclasses that share their methods.
+
+    Methods generated for each class would take more than 1 ms per class to compile.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+
+    def __init__(self, **values: object) -> None:
+        """Take the values of options by name, and the defaults of the others. Raises TypeError."""
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        if unknown := values.keys() - fields.keys():
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        for name, field in fields.items():
+            if name in values:
+                value = values[name]
+            elif field.default_factory is not dataclasses.MISSING:
+                value = field.default_factory()
+            elif field.default is not dataclasses.MISSING:
+                value = field.default
+            else:
+                raise TypeError(f"{type(self).__name__} needs {name}")
+            vars(self)[name] = value
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Validate the values; raises UsageError."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field '{name}'")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+
+C = TypeVar("C", bound=Options)
+
+
 def option(default: T, help: str, *names: str, **more: Any) -> T:  # noqa: A002 (as Option has it)
     """Return a field with this default that is an option; `more` are additional fields of Option."""
     metadata = {"option": Option(help, names, **more)}
@@ -90,7 +148,7 @@ def required(help: str, *names: str, **more: Any) -> Any:  # noqa: A002 (as Opti
 
 
 def group(kind: type[C], section: str = "") -> C:
-    """Return a field that holds a nested config dataclass, whose options form this section of the help."""
+    """Return a field that holds a nested config, whose options form this section of the help."""
     return dataclasses.field(default_factory=kind, metadata={"group": kind, "section": section})
 
 
@@ -100,7 +158,7 @@ def flag_of(name: str) -> str:
 
 
 class Field(NamedTuple):
-    """An option of a config dataclass: its Option with the field's name, type, and default."""
+    """An option of a config: its Option with the field's name, type, and default."""
 
     name: str
     type: Any
@@ -156,7 +214,7 @@ class Given(NamedTuple):
 
 
 def fields_of(config: type) -> list[Field]:
-    """Return the options of a config dataclass in definition order, inert ones last."""
+    """Return the options of a config in definition order, inert ones last."""
     return list(_sort_fields(config))
 
 
@@ -321,7 +379,7 @@ def build(config: type[C], chosen: Mapping[str, object]) -> C:
 def _build_group(config: type[C], left: dict[str, object]) -> C:
     """Return a config from its part of the values, which is removed from `left`."""
     values: dict[str, object] = {}
-    for field in dataclasses.fields(config):  # type: ignore[arg-type]
+    for field in dataclasses.fields(config):
         if "group" in field.metadata:
             values[field.name] = _build_group(field.metadata["group"], left)
         elif field.name in left:

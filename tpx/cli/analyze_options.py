@@ -16,7 +16,7 @@ from tpx.analyzer.values import Reader, from_yaml_text, mapping, read_fields, tr
 from tpx.analyzer.verdict import plural
 from tpx.cli.messages import complain
 from tpx.errors import UsageError
-from tpx.options import build, nearest, option
+from tpx.options import Options, build, nearest, option
 from tpx.sources import config_file, doubtful_variables, values_of
 
 _RUN = "Run"
@@ -62,8 +62,7 @@ def _parse_plot(name: str, value: Any) -> Plot:
     return Plot(**{"title": name, **own})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportConfig:
+class ReportConfig(Options):
     """Run, configurations and formats to report."""
 
     config_file: Path | None = config_file("-f", section=_RUN)
@@ -128,8 +127,7 @@ _REPOSITORY = "Repository"
 _CONFIRM = "Confirmation"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplyConfig:
+class ApplyConfig(Options):
     """Configuration to apply, and its repository."""
 
     configuration: str | None = option(
@@ -153,8 +151,7 @@ class ApplyConfig:
     dry_run: bool = option(False, "show the difference, write nothing", section=_CONFIRM)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollbackConfig:
+class RollbackConfig(Options):
     """Models whose previous configuration is restored."""
 
     models: tuple[str, ...] = option(

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from http.server import HTTPServer
 from typing import TextIO
 
@@ -22,7 +21,7 @@ from tpx.cluster.balancer import ReplicaRoute, Slots, envoy_config, haproxy_conf
 from tpx.cluster.page import HOST, open_page
 from tpx.cluster.spec import ClusterAddress, from_plain, read_spec
 from tpx.errors import UsageError
-from tpx.options import group, option, required
+from tpx.options import Options, group, option, required
 from tpx.protocol.json_values import JsonObject
 from tpx.ray_driver import connected
 from tpx.report.strangers import harmless
@@ -30,8 +29,7 @@ from tpx.report.strangers import harmless
 WATCH_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusConfig:
+class StatusConfig(Options):
     """Options of `tpx cluster status`: the cluster and the output format."""
 
     address: ClusterAddress = group(ClusterAddress, "Cluster")
@@ -39,24 +37,21 @@ class StatusConfig:
     watch: bool = option(False, "refresh every second until Ctrl-C, with --json a line of JSON each second")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageConfig:
+class PageConfig(Options):
     """Options of `tpx cluster page`: the cluster and where its page is."""
 
     address: ClusterAddress = group(ClusterAddress, "Cluster")
     port: int = option(8090, "port of the page on 127.0.0.1; 0: any free one", minimum=0, maximum=65535)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleConfig:
+class ScaleConfig(Options):
     """Options of `tpx cluster scale`: the cluster and its number of replicas."""
 
     count: int = required("replicas", metavar="COUNT", positional=True, minimum=0)
     address: ClusterAddress = group(ClusterAddress, "Cluster")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsConfig:
+class LogsConfig(Options):
     """Options of `tpx cluster logs`: the cluster and the replica."""
 
     replica: str = required("name of a replica", metavar="REPLICA", positional=True)
@@ -64,8 +59,7 @@ class LogsConfig:
     lines: int = option(100, "number of lines from the end", minimum=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigConfig:
+class ConfigConfig(Options):
     """Options of `tpx cluster config`: the cluster and the proxy."""
 
     address: ClusterAddress = group(ClusterAddress, "Cluster")
@@ -234,8 +228,7 @@ def config(argv: Sequence[str]) -> int:
     return _run_with_ray(action)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownConfig:
+class DownConfig(Options):
     """Options of `tpx cluster down`: the cluster."""
 
     address: ClusterAddress = group(ClusterAddress, "Cluster")

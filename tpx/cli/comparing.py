@@ -1,14 +1,13 @@
 """Shared by the comparing commands: what counts as a difference, and how differences are reported."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpx.cli.commands import Exit
 from tpx.cli.messages import terminal_width
 from tpx.errors import UsageError
-from tpx.options import group, option
+from tpx.options import Options, group, option
 from tpx.perf.options.measuring import Strictness
 
 if TYPE_CHECKING:
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from tpx.perf.report.comparison import Compared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonSpec:
+class ComparisonSpec(Options):
     """Options for which differences count, and the files to write."""
 
     strictness: Strictness = group(Strictness)
@@ -61,8 +59,7 @@ def named_runs(paths: Sequence[Path]) -> str:
     return names if len(paths) == 1 else f"{len(paths)} runs ({names})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PerfCompareConfig:
+class PerfCompareConfig(Options):
     """The runs to compare, and what counts as a difference."""
 
     comparison: ComparisonSpec = group(ComparisonSpec)
@@ -79,8 +76,7 @@ class PerfCompareConfig:
         check_sides("tpx perf compare", self.runs, self.baseline)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AnalyzeCompareConfig:
+class AnalyzeCompareConfig(Options):
     """The runs to compare, and what counts as a difference."""
 
     comparison: ComparisonSpec = group(ComparisonSpec)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +13,7 @@ from tpx.argv import from_argv
 from tpx.cli.doctor_server import examine, make_server_table
 from tpx.cli.messages import complain, show
 from tpx.errors import UsageError
-from tpx.options import nearest, option
+from tpx.options import Options, nearest, option
 from tpx.serving.inspection.inspect import InspectedPart, Inspection, Machine, Usability, inspect
 
 _STYLES = {
@@ -25,8 +25,7 @@ _STYLES = {
 _GIB = 2**30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorConfig:
+class DoctorConfig(Options):
     """Options of `tpx doctor`."""
 
     require: tuple[str, ...] = option(

@@ -2,12 +2,11 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.argv import from_argv
 from tpx.cli.messages import terminal_width
-from tpx.options import option
+from tpx.options import Options, option
 from tpx.report.text import Table
 
 _CHAT = (
@@ -16,8 +15,7 @@ _CHAT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuickstartConfig:
+class QuickstartConfig(Options):
     """Target repository and selection of the example models."""
 
     directory: Path = option(Path("models"), "model repository to write", positional=True, metavar="DIR")

@@ -1,12 +1,11 @@
 """Specification of a cluster: one frozen spec from flags or a YAML file."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, given, group, option
+from tpx.options import Options, build, fields_of, given, group, option
 from tpx.protocol.json_values import JsonObject
 from tpx.sources import config_file, read_file, values_of
 
@@ -19,8 +18,7 @@ _BOUNDS_US = ",".join(
 """Buckets of latencies from 100 us to 8 s, each a quarter wider than the one before (ISO 3, R 10)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterAddress:
+class ClusterAddress(Options):
     """Name of the cluster, and address of Ray."""
 
     name: str = option(
@@ -32,8 +30,7 @@ class ClusterAddress:
     config_file: Path | None = config_file("-f")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicas:
+class Replicas(Options):
     """Number of servers, and the resources of each."""
 
     replicas: int = option(
@@ -74,8 +71,7 @@ class Replicas:
         return {name: amount for name, amount in requested.items() if amount}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaServer:
+class ReplicaServer(Options):
     """Settings of each replica's server."""
 
     model_repository: tuple[str, ...] = option(
@@ -101,8 +97,7 @@ class ReplicaServer:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class Traffic(Options):
     """Addresses and balancers that clients connect to, and what one of them may use."""
 
     http_address: str = option(
@@ -148,8 +143,7 @@ class Traffic:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(Options):
     """Thresholds and delays for adding and removing replicas."""
 
     target_utilization: float = option(
@@ -160,8 +154,7 @@ class Scaling:
     scale_down_secs: float = option(120.0, "seconds of low load before replicas are removed", minimum=0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(Options):
     """Rolling update settings."""
 
     canary_secs: float = option(
@@ -175,8 +168,7 @@ class Rollout:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
+class ClusterSpec(Options):
     """Specification of a cluster."""
 
     address: ClusterAddress = group(ClusterAddress, "Cluster")

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from tpx.errors import UsageError
-from tpx.options import check_range, option, refuse
+from tpx.options import Options, check_range, option, refuse
 from tpx.perf.loops import Poll
 from tpx.processors import usable_processors
 
@@ -72,8 +72,7 @@ POLLING_PROCESSORS = 2
 """Processors that polling needs: the client fills one, and everything else here needs another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaceSpec:
+class PaceSpec(Options):
     """How load is sent at every level.
 
     `gamma_shape` is that of the gamma distribution: 1 is Poisson, above 1 is more even, below 1 is

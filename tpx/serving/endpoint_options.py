@@ -1,14 +1,13 @@
 """Options of the endpoints of `tpx serve`, and where each of them shall listen."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import Options, option
 from tpx.sources import HIDDEN
 
 
@@ -26,8 +25,7 @@ def _validate_port_range(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSpec:
+class HttpSpec(Options):
     """The HTTP endpoint."""
 
     allow_http: bool = option(True, "serve HTTP")
@@ -62,8 +60,7 @@ class HttpSpec:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenAiSpec:
+class OpenAiSpec(Options):
     """OpenAI's API, which the HTTP endpoint serves in any case."""
 
     openai_port: int | None = option(
@@ -81,8 +78,7 @@ class OpenAiSpec:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcSpec:
+class GrpcSpec(Options):
     """The gRPC endpoint."""
 
     allow_grpc: bool = option(True, "serve gRPC")
@@ -161,8 +157,7 @@ class GrpcSpec:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsEndpointSpec:
+class MetricsEndpointSpec(Options):
     """The metrics endpoint."""
 
     allow_metrics: bool = option(True, "serve Prometheus metrics")
@@ -183,8 +178,7 @@ class MetricsEndpointSpec:
     metrics_port: int = option(8002, "port; 0 = choose a free one", minimum=0, maximum=65535, common=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostingSpec:
+class HostingSpec(Options):
     """Endpoints that Amazon SageMaker and Google's Vertex AI call."""
 
     allow_sagemaker: bool = option(False, "serve SageMaker's /ping and /invocations on all addresses")

@@ -2,11 +2,10 @@
 
 import os
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tpx.options import group, option
+from tpx.options import Options, group, option
 from tpx.protocol.handshakes import is_local
 from tpx.serving.endpoint_options import (
     GrpcSpec,
@@ -31,8 +30,7 @@ def _parse_verbosity(text: str) -> int:
     return int(level)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimitsSpec:
+class ServerLimitsSpec(Options):
     """Limits on the connections of all endpoints and on memory, and the shutdown of the server."""
 
     id: str = option("triton", "server name in its metadata, which some clients check")
@@ -120,8 +118,7 @@ class ServerLimitsSpec:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggingSpec:
+class LoggingSpec(Options):
     """The log: its levels, format and destination."""
 
     log_verbose: int = option(
@@ -148,8 +145,7 @@ class LoggingSpec:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracingSpec:
+class TracingSpec(Options):
     """Traces of requests."""
 
     trace_config: tuple[TraceFlag, ...] = option(
@@ -197,8 +193,7 @@ _validate_device_share = partial(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompatibilitySpec:
+class CompatibilitySpec(Options):
     """Options of tritonserver that have no effect in tpx: each is accepted with one warning."""
 
     cache_directory: Path = option(Path("/opt/tritonserver/caches"), "caches are built in", inert=True)
@@ -242,8 +237,7 @@ class CompatibilitySpec:
     vertex_ai_thread_count: int = option(8, "one event loop serves all connections", minimum=1, inert=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeConfig:
+class ServeConfig(Options):
     """All options of a server, in the order of the help."""
 
     repository: ModelSpec = group(ModelSpec, "Models")
@@ -309,8 +303,7 @@ class ServeConfig:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeWords:
+class ServeWords(Options):
     """All options of a command line: those of the server, and how they are given."""
 
     server: ServeConfig = group(ServeConfig)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +10,7 @@ from tpx.analyzer.options.models import ModelToProfile
 from tpx.analyzer.results.goals import Constraint, Goals, ModelGoals, WeightedObjective
 from tpx.analyzer.values import Flags, flags, from_yaml_text, read_constraints, read_objectives
 from tpx.errors import UsageError
-from tpx.options import flag_of, nearest, option
+from tpx.options import Options, flag_of, nearest, option
 from tpx.perf.settings import Shape, parse_shape
 from tpx.sources import show_config
 
@@ -19,8 +18,7 @@ _MAP = "{KEY: VALUE}"
 Gate = Literal["satisfied", "conclusive"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoalSpec:
+class GoalSpec(Options):
     """Objectives, constraints, and the number of best configurations to show."""
 
     objectives: tuple[WeightedObjective, ...] = option(
@@ -108,8 +106,7 @@ class GoalSpec:
         return tuple(limits)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementSpec:
+class MeasurementSpec(Options):
     """Windows and inputs."""
 
     model_type: Literal["generic", "LLM"] = option(
@@ -161,8 +158,7 @@ class MeasurementSpec:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchSpec:
+class WatchSpec(Options):
     """Figures that are monitored while the server is measured, or idle."""
 
     monitoring_interval: float = option(
@@ -210,8 +206,7 @@ def unwritable(path: Path) -> str:
     return "" if os.access(ancestor, os.W_OK | os.X_OK) else f"{ancestor} cannot be written to"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileOutputSpec:
+class ProfileOutputSpec(Options):
     """Directories, files, columns."""
 
     mode: Literal["online", "offline"] = option(

@@ -24,7 +24,7 @@ from tpx.analyzer.values import (
     within,
     words,
 )
-from tpx.options import option
+from tpx.options import Options, option
 from tpx.sources import config_file
 
 
@@ -103,8 +103,7 @@ _SETTINGS: Mapping[str, Reader] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelsSpec:
+class ModelsSpec(Options):
     """Models, alone or together, and the models they are composed of."""
 
     config_file: Path | None = config_file("-f")

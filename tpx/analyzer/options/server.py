@@ -1,14 +1,13 @@
 """Server options: the server on which variants are measured, how to start it and how to reach it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from tpx.analyzer.options.models import docker_args
 from tpx.analyzer.values import Flags, environment, flags, from_yaml_text, words
 from tpx.errors import UsageError
-from tpx.options import nearest, option
+from tpx.options import Options, nearest, option
 
 _MAP = "{KEY: VALUE}"
 
@@ -24,8 +23,7 @@ def parse_launch_mode(text: object) -> LaunchMode:
     return _MODES[word.lower()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSpec:
+class LaunchSpec(Options):
     """Launch mode, addresses, and the server's start options."""
 
     triton_launch_mode: LaunchMode = option(
@@ -100,8 +98,7 @@ class LaunchSpec:
         return None if words_ == ("all",) else words_
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerSpec:
+class DockerSpec(Options):
     """The container of a server."""
 
     triton_docker_image: str = option(

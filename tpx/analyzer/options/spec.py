@@ -34,7 +34,7 @@ from tpx.analyzer.search.spec import (
 from tpx.analyzer.values import Flags
 from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import build, fields_of, given, group
+from tpx.options import Options, build, fields_of, given, group
 from tpx.perf.settings import Shape
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from tpx.perf.options import SessionSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileSpec:
+class ProfileSpec(Options):
     """Options of `tpx analyze profile`, in the order of the help. Raises UsageError if inconsistent."""
 
     models: ModelsSpec = group(ModelsSpec, "Models")

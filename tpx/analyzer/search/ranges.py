@@ -7,7 +7,7 @@ from typing import Literal
 from tpx.analyzer.results.measurement import LoadKind
 from tpx.analyzer.values import numbers
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import Options, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,7 @@ class LoadSpace:
         return self.values[min(bisect_left(self.values, load), len(self.values) - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StrategySpec:
+class StrategySpec(Options):
     """Strategy and ranges."""
 
     run_config_search_mode: Literal["brute", "quick", "optuna", "budgeted", "pareto"] | None = option(
@@ -112,8 +111,7 @@ class ModelParameters:
     request_rate: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadsSpec:
+class LoadsSpec(Options):
     """Loads under which configurations are compared."""
 
     batch_sizes: tuple[int, ...] = option(

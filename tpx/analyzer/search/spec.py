@@ -15,7 +15,7 @@ from tpx.analyzer.results.measurement import Models, Variant
 from tpx.analyzer.search.ranges import LoadSpace, StrategySpec
 from tpx.analyzer.values import numbers, seconds
 from tpx.errors import UsageError
-from tpx.options import option
+from tpx.options import Options, option
 
 if TYPE_CHECKING:
     from tpx.analyzer.variants import ModelFacts
@@ -47,8 +47,7 @@ MOST_PERCENT = 10.0
 """Maximum percentage of the space that optuna tries if neither a share nor a number is given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
+class Extras(Options):
     """Axes in addition to Model Analyzer's two, instances and batch sizes."""
 
     search_threads: bool = option(False, "vary the threads per instance, so that all instances fit the cores")
@@ -97,11 +96,10 @@ class SearchSpace:
 
     loads: LoadSpace
     strategy: StrategySpec
-    extras: Extras = Extras()
+    extras: Extras = field(default_factory=Extras)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Options):
     """Limits of a search: budget, confidence of the answer, and metrics to trade off."""
 
     budget: float | None = option(
@@ -137,8 +135,7 @@ class Limits:
             metric(tag)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptunaTrials:
+class OptunaTrials(Options):
     """Number of configurations that optuna tries, relative to the size of the space."""
 
     min_percentage_of_search_space: float | None = option(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tpx.errors import UsageError
-from tpx.options import flag_of, given, nearest, option, refuse
+from tpx.options import Options, flag_of, given, nearest, option, refuse
 from tpx.perf.clients.base import Client, Control
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSettings
@@ -83,8 +83,7 @@ def parse_composing(text: str) -> tuple[ModelKey, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSpec:
+class ServiceSpec(Options):
     """The service at the other end of the connections."""
 
     service_kind: ServiceKind = option(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import option, refuse
+from tpx.options import Options, option, refuse
 
 Encoding = Literal["PEM", "DER"]
 
@@ -44,8 +44,7 @@ def _make_file_option(name: str, help: str) -> Path | None:  # noqa: A002 (`opti
 _ENCODINGS = "Unsupported type provided: '{}'. The available options are 'PEM' or 'DER'."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsSpec:
+class TlsSpec(Options):
     """Options for the certificates that the client trusts, and the one that it presents."""
 
     ssl_grpc_use_ssl: bool = option(False, "use TLS for gRPC")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, option, refuse
+from tpx.options import Options, check_range, option, refuse
 from tpx.perf.clients.proxies import HttpProxy, parse_proxy
 from tpx.perf.clients.transport import ClientName
 from tpx.protocol.v2 import Parameter
@@ -43,8 +43,7 @@ def parse_request_parameter(text: str) -> RequestParameter:
     return refuse(flag, f"The value '{value}' is no {kind}.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireSpec:
+class WireSpec(Options):
     """Options for the client, streams, tensor formats, compression, request parameters and tracing."""
 
     client: ClientName | None = option(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from tpx.errors import UsageError
-from tpx.options import check_range, option, refuse
+from tpx.options import Options, check_range, option, refuse
 from tpx.perf.clients.model import TensorDescription
 from tpx.perf.settings import Shape, parse_shape
 from tpx.protocol.datatypes import BY_NAME
@@ -127,8 +127,7 @@ def parse_data(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSpec:
+class InputSpec(Options):
     """Options for the inputs of requests."""
 
     batch_size: int = option(1, "inferences per request", "-b", common=True)
@@ -269,8 +268,7 @@ def length_warning(given: int) -> str:
     return f"--sequence-length {given}: the sequence length must be > 0; {DEFAULT_LENGTH} is used"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSpec:
+class SequenceSpec(Options):
     """Options for sequence ids and lengths."""
 
     sequence_length: int | None = option(

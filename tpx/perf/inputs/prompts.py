@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from tpx.errors import UsageError
-from tpx.options import check_range, given, option
+from tpx.options import Options, check_range, given, option
 from tpx.perf.clients.base import Client
 from tpx.perf.clients.endpoint import Endpoint
 from tpx.perf.clients.openai import INPUT, SESSION, text_body
@@ -51,8 +51,7 @@ def parse_length(text: str) -> Length:
     raise ValueError("expected a number of tokens of at least 1 such as 512 or 512,sd=64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptSpec:
+class PromptSpec(Options):
     """Options for made prompts; they need --service-kind openai."""
 
     input_tokens: Length | None = option(

@@ -1,10 +1,10 @@
 """Target and load options: the model and its server, levels, and requests per level."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, option, refuse
+from tpx.options import Options, check_range, option, refuse
 from tpx.perf.levels import (
     CUSTOM_INTERVALS,
     FIXED_SCHEDULE,
@@ -27,8 +27,7 @@ from tpx.perf.settings import Header, parse_header
 LONGEST_TIMEOUT_S = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetSpec:
+class TargetSpec(Options):
     """Options for the model, the server, and how to reach it."""
 
     model: str = option(
@@ -77,8 +76,7 @@ class TargetSpec:
 ONE_REQUEST = LevelRange(given=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSpec:
+class LoadSpec(Options):
     """Options for the levels to measure, and the number of requests at each."""
 
     concurrency_range: LevelRange = option(

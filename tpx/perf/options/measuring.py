@@ -1,11 +1,10 @@
 """Measurement options: windows, objectives, and comparisons."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from tpx.errors import UsageError
-from tpx.options import check_range, given, option, refuse
+from tpx.options import Options, check_range, given, option, refuse
 from tpx.perf.objectives import Objective, parse_bounds, parse_objectives
 from tpx.perf.settings import ErrorBudget, parse_budget
 
@@ -15,8 +14,7 @@ DEFAULT_TRIALS = {"pa": 10, "ci": 60}
 """Defaults by stability rule."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowSpec:
+class WindowSpec(Options):
     """Options for windows, stability, and limits."""
 
     measurement_mode: Literal["time_windows", "count_windows"] = option(
@@ -73,8 +71,7 @@ def parse_share(text: str) -> float:
     return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerSpec:
+class AnswerSpec(Options):
     """Options for stability and objectives."""
 
     stability: Literal["pa", "ci"] | None = option(
@@ -118,8 +115,7 @@ class AnswerSpec:
         return self.stability or ("ci" if self.slo else "pa")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strictness:
+class Strictness(Options):
     """Options for which differences count: the significance level, the margin, and undecided ones."""
 
     alpha: float = option(
@@ -143,8 +139,7 @@ class Strictness:
             refuse("--min-effect", "The value must be >= 0%.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparingSpec:
+class ComparingSpec(Options):
     """Options for comparing servers, or clients, in alternating blocks."""
 
     ab: tuple[str, ...] = option(

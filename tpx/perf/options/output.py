@@ -1,16 +1,14 @@
 """Output options: what is shown, which files are written, and which server metrics are collected."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from tpx.errors import UsageError
-from tpx.options import check_range, fields_of, flag_of, given, option, refuse
+from tpx.options import Options, check_range, fields_of, flag_of, given, option, refuse
 from tpx.perf.metrics_page import MetricsAddress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSpec:
+class OutputSpec(Options):
     """Options for files to write, and for verbosity."""
 
     verbose: int = option(
@@ -87,8 +85,7 @@ def parse_metric(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrapeSpec:
+class ScrapeSpec(Options):
     """Options for the metrics page, its scrape interval, and the series to report."""
 
     collect_metrics: bool = option(

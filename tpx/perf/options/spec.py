@@ -1,10 +1,10 @@
 """The options of one run of `tpx perf`: its groups, and the rules for their combinations."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tpx.errors import UsageError
-from tpx.options import fields_of, flag_of, given, group
+from tpx.options import Options, fields_of, flag_of, given, group
 from tpx.perf.clients.endpoint import DEFAULT_PORTS, SERVICES, Address, Endpoint, ServiceSpec, parse_address
 from tpx.perf.clients.model import ModelKey
 from tpx.perf.clients.tls import TlsSpec
@@ -28,8 +28,7 @@ from tpx.perf.pace import PaceSpec
 from tpx.perf.settings import LevelSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSpec:
+class SessionSpec(Options):
     """One run of `tpx perf`; groups are in the order of the help.
 
     Raises UsageError, with perf_analyzer's messages, if values are out of range or cannot be combined.

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpx.argv import given_in_argv
 from tpx.errors import UsageError
-from tpx.options import build, group, option
+from tpx.options import Options, build, group, option
 from tpx.perf.inputs.base import length_warning
 from tpx.perf.levels import KINDS, LevelRange
 from tpx.perf.options import SessionSpec
@@ -44,8 +44,7 @@ REFUSED: Mapping[str, str] = {
 """Options that tpx does not have, with the alternative to name in the error."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerfWords:
+class PerfWords(Options):
     """All options of a command line; deprecated ones are converted to the fields that replaced them."""
 
     session: SessionSpec = group(SessionSpec)

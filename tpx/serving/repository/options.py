@@ -1,10 +1,9 @@
 """Options for the models of a server."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tpx.options import option
+from tpx.options import Options, option
 from tpx.serving.repository.stores.addresses import StoreAddress, address_of
 
 ControlMode = Literal["none", "poll", "explicit", "lazy"]
@@ -19,8 +18,7 @@ def _validate_config_name(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(Options):
     """Options for the models of a server."""
 
     models: tuple[Path | StoreAddress, ...] = option(
