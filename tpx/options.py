@@ -13,7 +13,6 @@ Here options are declared, read from a file's values, and built; `argv.py` reads
 """
 
 import dataclasses
-import difflib
 import json
 import math
 import types
@@ -265,6 +264,8 @@ def check_range(
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or "" if no name is similar or contains the word."""
+    import difflib  # late: most command lines have no errors
+
     names = sorted(known, key=len)
     begin_alike = difflib.get_close_matches(word, [name[: len(word) + 1] for name in names], n=1, cutoff=0.85)
     close = [name for name in names if begin_alike and name.startswith(begin_alike[0])]

@@ -2,7 +2,6 @@
 
 import codecs
 import io
-import shutil
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -17,7 +16,11 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
     a pipe.
     """
     out = sys.stdout if stream is None else stream
-    return shutil.get_terminal_size().columns if out.isatty() else None
+    if not out.isatty():
+        return None
+    import shutil  # late: it imports three compression libraries
+
+    return shutil.get_terminal_size().columns
 
 
 _SPELLED = {"\u00b5": "u", "\u00b1": "+-", "\u00b7": "-", "\u2026": "..."}

@@ -6,7 +6,6 @@ has room for it, and is refused if it never fits.
 """
 
 import asyncio
-import gzip
 import os
 import threading
 import weakref
@@ -90,9 +89,7 @@ def inflate_if_short(data: Buffer, encoding: str, limit: int) -> bytes | None:
 
 def deflate(data: Buffer, encoding: str, level: int = 6) -> bytes:
     """Compress with one of ENCODINGS."""
-    if encoding == "gzip":
-        return gzip.compress(data, level, mtime=0)
-    return zlib.compress(data, level)
+    return zlib.compress(data, level, _WINDOW_BITS[encoding])
 
 
 class Inflater:

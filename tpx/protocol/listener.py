@@ -6,7 +6,6 @@ import logging
 import socket
 import ssl
 import sys
-import termios
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -59,6 +58,8 @@ class WriteWatch:
         if left or transport.get_extra_info("sslcontext") is not None:
             # bytes that the peer has not acknowledged tell a slow client from a dead one; a TLS transport
             # does not report the bytes below it, but the kernel's queue is not empty then
+            import termios  # late: few clients are slow
+
             descriptor = _get_descriptor(transport)
             if descriptor >= 0:
                 left += int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)

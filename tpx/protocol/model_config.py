@@ -11,8 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from tpx.errors import ConfigError
-from tpx.protocol import config_json, messages, nearly_json
-from tpx.protocol.config_hints import explain
+from tpx.protocol import messages
 from tpx.protocol.config_text import find_repeated_key, is_repeated
 from tpx.protocol.json_values import JsonObject, JsonValue
 from tpx.protocol.messages import ModelConfig, ModelInput, ModelOutput
@@ -25,6 +24,8 @@ def parse(text: str, source: str) -> ModelConfig:
     try:
         config = text_format.Parse(text, messages.ModelConfig())
     except text_format.ParseError as exc:
+        from tpx.protocol.config_hints import explain  # late: most configurations are correct
+
         raise ConfigError(f"{source}:{explain(text, str(exc))}") from exc
     except RecursionError as exc:
         raise ConfigError(f"{source}: nested too deeply") from exc
@@ -74,6 +75,8 @@ def from_json(
 
     `lenient` accepts unquoted keys, single quotes and trailing commas. Raises ConfigError.
     """
+    from tpx.protocol import config_json, nearly_json  # late: most configurations are text
+
     try:
         value = nearly_json.parse(text if isinstance(text, str) else text.decode(), lenient=lenient)
         if not isinstance(value, nearly_json.Pairs):

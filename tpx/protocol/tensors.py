@@ -134,8 +134,11 @@ def allocate_with(allocate: Allocator) -> None:
 
 
 def new_scratch() -> memoryview:
-    """Return a read buffer for all connections of one event loop, which copy out what they keep."""
-    return memoryview(bytearray(SCRATCH_BYTES))
+    """Return a read buffer for all connections of one event loop, which copy out what they keep.
+
+    Its pages take no memory until they are read into.
+    """
+    return np.empty(SCRATCH_BYTES, np.uint8).data
 
 
 def aligned(size: int, offset: int = 0, track: Callable[[Array], None] | None = None) -> memoryview:

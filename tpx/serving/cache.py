@@ -5,7 +5,6 @@ parameters, so that different requests can receive each other's responses there.
 """
 
 import asyncio
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -169,6 +168,8 @@ def _copy_with_outputs(response: InferResponse, outputs: Sequence[Tensor]) -> In
 
 def _compute_key(request: InferRequest, load: int) -> bytes:
     """Return the key: load number, tensors with types and shapes, outputs, parameters; not the id."""
+    import hashlib  # late: few servers cache responses
+
     head = request.head
     hashed = hashlib.blake2b(digest_size=24)
     tensors = sorted(zip(head.inputs, request.buffers, strict=True), key=lambda pair: pair[0].spec.name)

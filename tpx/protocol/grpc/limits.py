@@ -2,7 +2,6 @@
 and A9: pings, ping strikes, connection age) and the deadlines of request messages.
 """
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -105,6 +104,8 @@ class Keepalive:
         self._last_ping_ns = 0
         self._last_data_ns = -_PROBED_NS
         self._strikes = 0
+        import random  # late: a server may have HTTP clients only
+
         # +-10%: connections opened together must not all end together
         self._age_s = limits.max_connection_age_s * random.uniform(0.9, 1.1)
 

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from hpack import Decoder, HPACKError, OversizedHeaderListError
-
 from tpx.protocol.http2.frames import ErrorCode, Http2Error
 
 MAX_HEADER_LIST_BYTES = 64 << 10
@@ -71,6 +69,10 @@ class BlockDecoder(Generic[T]):
         self.max_list_bytes = max_list_bytes
         self.fields = self.list_bytes = 0
         """Number of fields, and header list size, of the last decoded block; 0 if `add` found it cached."""
+        from hpack import (
+            Decoder,
+        )  # late: it builds tables of 0.7 MB, and a server may have HTTP/1 clients only
+
         self._decoder = Decoder(max_list_bytes)
         self._interpret = interpret
         self._known: dict[bytes, T] = {}
@@ -101,6 +103,8 @@ class BlockDecoder(Generic[T]):
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "too many table size updates")
         while self._due:
             self._decoder.decode(self._due.popleft(), raw=True)
+        from hpack import HPACKError, OversizedHeaderListError
+
         try:
             headers: list[Header] = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as exc:

@@ -1,7 +1,7 @@
 """Completions of models with the tensors of Triton's vLLM backend, in the form of OpenAI's API."""
 
 import math
-import secrets
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -54,7 +54,7 @@ class ComposedTexts:
         self._signature = signature
         self._sampling = sampling
         self._base: JsonObject = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
+            "id": f"cmpl-{os.urandom(12).hex()}",
             "object": "text_completion",
             "created": int(datetime.now(UTC).timestamp()),
             "model": asked.model,

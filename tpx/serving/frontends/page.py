@@ -1,7 +1,6 @@
 """HTML pages of the server, which may talk to this server only."""
 
 import base64
-import hashlib
 
 
 def build_page(name: str, *parts: str, product: str = "serve", **values: object) -> tuple[bytes, bytes]:
@@ -26,5 +25,7 @@ def build_page(name: str, *parts: str, product: str = "serve", **values: object)
 
 def _hash_inline(text: str) -> str:
     """Return a content security policy source that allows exactly this inline text."""
+    import hashlib
+
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"

@@ -3,14 +3,10 @@ and the files of a model. Also detects changes since the last read, and misplace
 """
 
 import asyncio
-import difflib
-import hashlib
 import logging
 import os
 import posixpath
 import re
-import shutil
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,14 +109,25 @@ def private_directory(prefix: str, parent: Path | None) -> Path:
     """Create a directory for the files of one load, below `parent` or the default temporary directory.
     `relative_paths` must recognize `prefix`. Raises LoadError.
     """
+    import tempfile  # late, as shutil, which it imports: few models have private files
+
     try:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except OSError as exc:
         raise LoadError(f"cannot create a directory for the model's files: {exc.strerror}") from exc
 
 
+def remove_directory(directory: Path) -> None:
+    """Remove a private directory, or what is left of it."""
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def relative_paths(text: str) -> str:
     """Rewrite paths in private directories as relative to the model directory, as the client sent them."""
+    import tempfile
+
     # without the lookbehind, a long word would be tried from each of its characters
     parent = rf"(?:{re.escape(tempfile.gettempdir())}|(?<![^\s'\":])[^\s'\":]*)"
     private = rf"{parent}/tpx-(?:model|agent)-[a-z0-9_]{{8}}(/?)"
@@ -141,7 +148,7 @@ def private_files(files: Mapping[str, bytes], parent: Path | None = None) -> Pat
             with os.fdopen(os.open(target, flags, 0o600), "wb") as file:
                 file.write(content)
     except OSError as exc:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_directory(directory)
         if isinstance(exc, FileExistsError | NotADirectoryError | IsADirectoryError):
             raise InvalidRequest(
                 f"Invalid file parameter '{_FILE}{path}': it would be a file and a directory"
@@ -199,16 +206,15 @@ def _is_model_file(name: str) -> bool:
 
 
 def _digest_files(paths: list[Path]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+    facts = []
     for path in paths:
         for file in _iter_files(path):
             try:
                 found = os.stat(file)  # noqa: PTH116 (a string: thousands of files need no thousand Paths)
             except OSError:
                 continue  # gone while we looked, or a dangling link
-            fact = f"{file}\0{found.st_mtime_ns}\0{found.st_size}\0{found.st_ino}\0"
-            digest.update(os.fsencode(fact))
-    return digest.hexdigest()
+            facts.append((file, found.st_mtime_ns, found.st_size, found.st_ino))
+    return f"{hash(tuple(facts)):x}"
 
 
 def _iter_files(path: Path) -> Iterator[str]:
@@ -394,7 +400,7 @@ def fetch(source: ModelSource) -> ModelSource:
     try:
         source.origin.fetch(directory)
     except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_directory(directory)
         raise
     versions = {version: directory / str(version) for version in source.versions}
     return replace(source, directory=directory, private=True, versions=versions)
@@ -439,6 +445,8 @@ def misplaced_configs(sources: Iterable[ModelSource]) -> list[str]:
     for source in sources:
         if source.origin is not None or source.fault or source.has_config:
             continue
+        import difflib  # late: most models have their configuration
+
         wanted = source.config_path.name
         beside = sorted(entry.name for entry in source.directory.glob("*") if entry.is_file())
         found = [

@@ -5,7 +5,6 @@ The position follows W3C Trace Context, from the headers `traceparent` and `trac
 
 import json
 import math
-import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +72,8 @@ class SpanIds(NamedTuple):
 
 def ids_below(caller: Caller | None) -> SpanIds:
     """Return the position of a request's trace."""
+    import random  # late: few servers trace requests
+
     trace_id = caller.trace_id if caller is not None else random.getrandbits(128) or 1
     return SpanIds(trace_id, new_span_id(), new_span_id(), caller)
 
@@ -96,6 +97,8 @@ def read_caller(traceparent: str, tracestate: str = "") -> Caller | None:
 
 def new_span_id() -> int:
     """Return a random span id."""
+    import random
+
     return random.getrandbits(64) or 1
 
 

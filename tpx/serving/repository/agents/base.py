@@ -1,6 +1,5 @@
 """The contract of repository agents (Triton: core/include/.../tritonrepoagent.h)."""
 
-import shutil
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Protocol
 
 from tpx.errors import LoadError
 from tpx.protocol.messages import ModelConfig
-from tpx.serving.repository.discovery import private_directory
+from tpx.serving.repository.discovery import private_directory, remove_directory
 
 
 class AgentAction(Enum):
@@ -76,7 +75,7 @@ class AgentModel:
     def release(self) -> None:
         """Remove the acquired directory, if there is one, before the model is closed."""
         if self._acquired is not None:
-            shutil.rmtree(self._acquired, ignore_errors=True)
+            remove_directory(self._acquired)
             self._acquired = None
 
     def settle(self) -> None:

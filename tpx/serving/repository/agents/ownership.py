@@ -7,7 +7,6 @@ the last version of its load is closed. Shares are counted on the event loop; ag
 
 import importlib.util
 import logging
-import shutil
 import sys
 import threading
 from copy import deepcopy
@@ -18,6 +17,7 @@ from tpx.errors import ConfigError, LoadError, TpxError
 from tpx.protocol.messages import ModelConfig
 from tpx.serving.extensions import BuiltIn, ExtensionKind, foreign, made, make, offer_of, unknown
 from tpx.serving.repository.agents.base import AgentAction, AgentModel, RepositoryAgent
+from tpx.serving.repository.discovery import remove_directory
 
 if TYPE_CHECKING:
     from tpx.serving.repository.loading import WantedModel
@@ -170,7 +170,7 @@ class Ownership:
         for _, _, model in self._notified:
             model.release()
         if self._files is not None:
-            shutil.rmtree(self._files, ignore_errors=True)
+            remove_directory(self._files)
 
     def share(self) -> None:
         """Add a share for a version that needs the files."""

@@ -3,7 +3,6 @@
 Object names are untrusted: none may lead outside the model directory.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -215,6 +214,8 @@ class StoredModel:
                 and version_of(top)[0] is None
                 and not top.startswith(".")
             ]
+        import hashlib  # late: few servers have models in object stores
+
         digest = hashlib.blake2b(digest_size=16)
         for found in chosen:
             digest.update(os.fsencode(f"{found.path}\0{found.size_bytes}\0{found.tag}\0"))
