@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+# first: deeper in the tree of imports, numpy makes Python map and unmap a chunk of its stack 1,600 times
+import numpy  # noqa: F401 (imported for that reason only)
+
 from tpx import __version__
 from tpx.cli.interrupts import ServerSignals
 from tpx.cli.logs import configure, finish
