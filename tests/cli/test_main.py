@@ -1,5 +1,6 @@
 """`tpx COMMAND`: finding the command, and leaving everything else unimported."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,17 @@ def test_help_imports_the_options_and_no_framework(words: list[str]) -> None:
     modules = imported(*words, "--help")
     heavy = {"torch", "onnxruntime", "onnx", "grpc", "jinja2", "tritonclient", "typer", "rich", "pydantic"}
     assert modules.isdisjoint(heavy | {"google.protobuf", "psutil", "tpx.analyzer.profile", "tpx.perf.run"})
+
+
+@pytest.mark.parametrize("given", [None, "20"])
+def test_a_command_leaves_the_environment_to_its_processes(
+    given: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", given)
+    assert run(["quickstart", str(tmp_path / "models")]) == 0
+    assert os.environ.get("OPENBLAS_THREAD_TIMEOUT") == given
 
 
 @pytest.mark.parametrize(

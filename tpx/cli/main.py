@@ -16,6 +16,10 @@ from tpx.options import nearest
 
 _HELP_FLAGS = {"-h", "-?", "--help", "--help-all"}
 _COMPLETION = {"--install-completion", "--show-completion"}
+_BLAS_SPINS = "OPENBLAS_THREAD_TIMEOUT"
+"""Variable for how long a thread of numpy's linear algebra looks for work before it sleeps: 2 to the power of
+this many cycles of the processor, by default 28 (0.1 s).
+"""
 
 
 def main() -> None:
@@ -79,12 +83,17 @@ def run(argv: Sequence[str]) -> int:
 
 def _import_command(path: tuple[str, ...]) -> Callable[[Sequence[str]], int]:
     """Import a command without garbage collections, which take a fifth of the time and find nothing: what is
-    imported stays, and later collections skip it.
+    imported stays, and later collections skip it. Threads of numpy, one per core, must not look for work, as
+    there is none; those of a model's process may.
     """
     gc.disable()
+    given = _BLAS_SPINS in os.environ
+    os.environ.setdefault(_BLAS_SPINS, "4")
     try:
         return COMMANDS[path].function()
     finally:
+        if not given:
+            del os.environ[_BLAS_SPINS]
         gc.freeze()
         gc.enable()
 
