@@ -7,7 +7,6 @@ first error, which protobuf reports.
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -25,8 +24,7 @@ _MOST_CHARACTERS = 1 << 20
 """Longer texts are not hand-written and are read by protobuf only."""
 
 
-@dataclass(slots=True)
-class ConfigPart:
+class ConfigPart(msgspec.Struct):
     """Field with its position and its path, such as `input[0].dims`, and for a message its fields."""
 
     path: str
@@ -35,7 +33,7 @@ class ConfigPart:
     begins: tuple[int, int]
     """Position (line, column) of the name; for further values of a list, of the value."""
     value: str = ""
-    inner: "list[ConfigPart]" = field(default_factory=list)
+    inner: "list[ConfigPart]" = msgspec.field(default_factory=list)
 
 
 class FieldText(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +47,7 @@ class FieldText(msgspec.Struct, frozen=True, kw_only=True):
     """End of the comma or semicolon after the value, if any."""
 
 
-@dataclass(slots=True)
-class _Token:
+class _Token(msgspec.Struct):
     kind: str
     text: str
     offset: int

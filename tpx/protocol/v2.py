@@ -1,7 +1,6 @@
 """Inference request in the form common to HTTP and gRPC, independent of JSON and protobuf."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -22,8 +21,7 @@ class SharedMemoryRange(msgspec.Struct, frozen=True, kw_only=True):
     byte_size: int
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestedOutput:
+class RequestedOutput(msgspec.Struct, kw_only=True):
     """Output that the client requested by name. `binary` is its encoding in HTTP; gRPC always sends bytes."""
 
     name: str
@@ -32,7 +30,7 @@ class RequestedOutput:
     """Number of top classes to send instead of the tensor; 0 sends the tensor."""
     shared_memory: SharedMemoryRange | None = None
     """Destination of the tensor if it is not sent in the response."""
-    parameters: dict[str, Parameter] = field(default_factory=dict)
+    parameters: dict[str, Parameter] = msgspec.field(default_factory=dict)
 
 
 class HeldRegion(Protocol):
@@ -45,20 +43,19 @@ class HeldRegion(Protocol):
         """Note that a request has ended."""
 
 
-@dataclass(slots=True, kw_only=True)
-class DecodedRequest:
+class DecodedRequest(msgspec.Struct, kw_only=True):
     """Request decoded as far as possible without the model."""
 
     model_name: str = ""
     model_version: str = ""
     request_id: str = ""
-    parameters: dict[str, Parameter] = field(default_factory=dict)
-    inputs: list[Tensor] = field(default_factory=list)
-    shared_inputs: list[tuple[Tensor, SharedMemoryRange]] = field(default_factory=list)
+    parameters: dict[str, Parameter] = msgspec.field(default_factory=dict)
+    inputs: list[Tensor] = msgspec.field(default_factory=list)
+    shared_inputs: list[tuple[Tensor, SharedMemoryRange]] = msgspec.field(default_factory=list)
     """Inputs whose data, empty here, is in shared memory."""
     regions: Sequence[HeldRegion] = ()
     """Server objects of the regions that held the data, set once it is read."""
-    outputs: list[RequestedOutput] = field(default_factory=list)
+    outputs: list[RequestedOutput] = msgspec.field(default_factory=list)
     """Requested outputs; if empty, all outputs are sent according to `default_binary`."""
     default_binary: bool = False
     empty_final_response: bool = False

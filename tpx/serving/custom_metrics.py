@@ -7,8 +7,9 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from tpx.errors import AlreadyExists, InvalidRequest
 
@@ -39,15 +40,14 @@ class CustomSeries:
         self.sum += value * count
 
 
-@dataclass(eq=False, slots=True)
-class CustomFamily:
+class CustomFamily(msgspec.Struct, eq=False):
     """Series with one name and kind."""
 
     name: str
     help: str
     kind: Kind
     references: int = 0
-    series: dict[Labels, CustomSeries] = field(default_factory=dict)
+    series: dict[Labels, CustomSeries] = msgspec.field(default_factory=dict)
 
 
 class CustomMetrics:

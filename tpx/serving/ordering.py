@@ -2,18 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tpx.serving.request import InferRequest, InferResponse, RequestHead
 
 Reply = Callable[[InferRequest, InferResponse], None]
 
 
-@dataclass(eq=False, slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     request: InferRequest | None
     """The request; None if it was cancelled and answered before its turn."""
-    responses: deque[tuple[InferResponse, RequestHead]] = field(default_factory=deque)
+    responses: deque[tuple[InferResponse, RequestHead]] = msgspec.field(default_factory=deque)
     """Responses, each with the head that describes its outputs."""
 
 

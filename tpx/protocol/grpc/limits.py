@@ -3,7 +3,6 @@ and A9: pings, ping strikes, connection age) and the deadlines of request messag
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -164,8 +163,7 @@ _SILENT_S = 2
 _GIVEN_UP_AT_ONCE = 500  # calls ended per second, to keep the event loop responsive
 
 
-@dataclass(slots=True)
-class _Awaited:
+class _Awaited(msgspec.Struct):
     """Incomplete message: bytes received so far, and the ticks of its start and of its last progress."""
 
     progress: tuple[int, ...]

@@ -4,8 +4,9 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tpx.protocol.grpc.status import Status, percent_decode
 from tpx.protocol.http2.hpack import Header, encode_stateless
@@ -22,8 +23,7 @@ _FORBIDDEN = (b"connection", b"keep-alive", b"proxy-connection", b"transfer-enco
 _RESERVED = (b"te", b"content-type")
 
 
-@dataclass(slots=True)
-class CallHead:
+class CallHead(msgspec.Struct):
     """Parsed headers of a request, cached with their block."""
 
     path: bytes = b""
@@ -31,7 +31,7 @@ class CallHead:
     encoding: str = ""
     """Compression of the request's messages: "", "gzip" or "deflate"."""
     accepts: tuple[str, ...] = ()
-    metadata: dict[str, str | bytes] = field(default_factory=dict)
+    metadata: dict[str, str | bytes] = msgspec.field(default_factory=dict)
     fault: tuple[Status, str] | None = None
     """gRPC status and message if the call is invalid."""
     http_status: int = 200

@@ -3,9 +3,10 @@
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from tpx.errors import Code, Overloaded
 from tpx.protocol.compression import deflate
@@ -44,16 +45,15 @@ Guard = Callable[[CallHead], tuple[Status, str] | None]
 """Returns None to admit a call, or the status and message to refuse it with."""
 
 
-@dataclass(slots=True, eq=False)
-class Method:
+class Method(msgspec.Struct, eq=False):
     """One RPC: `unary` takes a call and its only message; `stream` takes a call and returns its sink."""
 
     path: str
-    unary: "Callable[[ServerCall, Buffer], None] | None" = field(default=None, kw_only=True)
-    stream: "Callable[[ServerCall], MessageSink] | None" = field(default=None, kw_only=True)
-    guard: Guard | None = field(default=None, init=False)
+    unary: "Callable[[ServerCall, Buffer], None] | None" = None
+    stream: "Callable[[ServerCall], MessageSink] | None" = None
+    guard: Guard | None = None
     """Checks the head of every call before anything else is read."""
-    tensor_offset: int = field(default=0, init=False)
+    tensor_offset: int = 0
     """Offset of the first tensor in recent large messages; buffers for the next ones are aligned to it."""
 
 

@@ -6,10 +6,10 @@ cache is bounded, and a parsed head depends only on its bytes.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import httptools
+import msgspec
 
 from tpx.errors import WireError
 
@@ -32,15 +32,14 @@ class HttpError(WireError):
         self.status = status
 
 
-@dataclass(slots=True, eq=False)
-class HttpHead:
+class HttpHead(msgspec.Struct, eq=False):
     """Parsed head. Header names are lower case; values of repeated headers are joined by ", "."""
 
     method: bytes = b""
     path: bytes = b""
     query: bytes = b""
     status: int = 0
-    headers: dict[bytes, bytes] = field(default_factory=dict)
+    headers: dict[bytes, bytes] = msgspec.field(default_factory=dict)
     content_length: int = 0
     chunked: bool = False
     keep_alive: bool = True

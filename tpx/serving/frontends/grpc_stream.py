@@ -7,8 +7,9 @@ in the order of their requests.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
+
+import msgspec
 
 from tpx.errors import Code, TpxError
 from tpx.protocol import messages
@@ -44,13 +45,12 @@ _EXITING = "GRPC server is shutting down and has stopped accepting new requests.
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))
 
 
-@dataclass(slots=True, eq=False)
-class _Turn:
+class _Turn(msgspec.Struct, eq=False):
     """One request of a stream and its responses that are ready."""
 
     request: InferRequest | None = None
     """None if the request could not be decoded."""
-    messages: list[list[Buffer]] = field(default_factory=list)
+    messages: list[list[Buffer]] = msgspec.field(default_factory=list)
     size: int = 0
     """Total size of the messages, in bytes."""
     held: int = 0

@@ -6,10 +6,10 @@ Neither platform passes on the header with the size of the JSON before binary te
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import replace
 
 from tpx.errors import InvalidRequest, TpxError, UsageError
 from tpx.protocol.http1.head import HttpHead

@@ -1,7 +1,6 @@
 """The record of one model: its versions with their states, and what they were built from."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -76,8 +75,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     ownership: Ownership | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class VersionEntry:
+class VersionEntry(msgspec.Struct, kw_only=True):
     """One version of a model. A fault of the whole model is an entry without a number; a model that was
     never loaded is an entry without a state.
     """
@@ -113,11 +111,10 @@ class KeptConfig(msgspec.Struct, frozen=True, kw_only=True):
     stamps: Stamps
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """One model: its versions, and what they were loaded from."""
 
-    versions: dict[int, VersionEntry] = field(default_factory=dict)
+    versions: dict[int, VersionEntry] = msgspec.field(default_factory=dict)
     fault: VersionEntry | None = None
     """Reason why no version is known; only set while none serves."""
     stamps: Stamps | None = None
