@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -28,7 +28,6 @@ from tpx.serving.frontends.access_log import AccessLog
 from tpx.serving.frontends.browsers import BrowserPolicy
 from tpx.serving.frontends.forwarding import parse_forwarding
 from tpx.serving.frontends.grpc import GrpcFrontend, GrpcRelay
-from tpx.serving.frontends.hosted import HostedPaths, sagemaker, vertex_ai
 from tpx.serving.frontends.http import HttpAccess, HttpFrontend, HttpRelay
 from tpx.serving.frontends.metrics.endpoint import MetricsFrontend
 from tpx.serving.frontends.overview import Overview
@@ -47,6 +46,10 @@ class BoundEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     def where(self) -> str:
         """Return address and port as in a URL."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+if TYPE_CHECKING:
+    from tpx.serving.frontends.hosted import HostedPaths
 
 
 class EndpointRelay(HttpRelay, GrpcRelay, Protocol):
@@ -117,7 +120,7 @@ class Endpoints:
             return grpc_connections(listener, grpc_limits(config), frontend.methods(), self._inflater)
 
         def connect_http(
-            where: ServiceAddress, hosted: HostedPaths | None, listener: Listener
+            where: ServiceAddress, hosted: "HostedPaths | None", listener: Listener
         ) -> _Connections:
             frontend = HttpFrontend(
                 self._plane,
@@ -156,8 +159,10 @@ class Endpoints:
                 services.append(_Service(where=where, connect=connect_metrics, observe=access.http))
         return services
 
-    def _hosted_paths(self, where: ServiceAddress) -> HostedPaths:
+    def _hosted_paths(self, where: ServiceAddress) -> "HostedPaths":
         """Return the paths of a platform. Raises UsageError."""
+        from tpx.serving.frontends.hosted import sagemaker, vertex_ai  # late: few servers are hosted so
+
         if where.flag == "sagemaker":
             paths = sagemaker(os.environ)
             if paths.models and not self._config.repository.on_request:

@@ -28,7 +28,6 @@ from tpx.serving.instance import Instance, RemoteInstance
 from tpx.serving.instance_pool import InstanceQueue, close_together
 from tpx.serving.instances.bindings import MAX_BOUND_BYTES, BindingCache
 from tpx.serving.instances.completions import Completions
-from tpx.serving.instances.decoupled import DecoupledWork
 from tpx.serving.instances.thread import BatchWork, ThreadInstance, Work
 from tpx.serving.model_id import ModelId
 from tpx.serving.ordering import ReplyOrder
@@ -194,6 +193,8 @@ class ServedModel(Served):
         else:
             work: Work
             if self.decoupled and isinstance(executor, DecoupledExecutor):
+                from tpx.serving.instances.decoupled import DecoupledWork  # late: few models need it
+
                 work = DecoupledWork(spec.name, executor, self._stacking)
             elif not isinstance(executor, Executor):
                 executor.close()

@@ -478,3 +478,7 @@ def elements_of(model: str, name: str, data: Buffer, count: int) -> list[bytes]:
 def with_request_id(error: InvalidRequest, request_id: str) -> InvalidRequest:
     """Return the error with the prefix that all validation errors have."""
     return InvalidRequest(f"[request id: {request_id or '<id_unknown>'}] {error.message}")
+
+
+def drop_response(request: InferRequest, response: InferResponse) -> None:
+    """Drop the response of a request that no client made."""

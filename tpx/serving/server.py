@@ -38,7 +38,6 @@ from tpx.serving.repository.coordinator import Coordinator
 from tpx.serving.repository.layout import LocalRepository, Repository
 from tpx.serving.repository.loading import Loader, LoadSettings
 from tpx.serving.repository.options import ModelSpec
-from tpx.serving.repository.stores.store import StoreRepository
 from tpx.serving.repository.table import ModelRepository
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter, RateLimiter, parse_resources
 from tpx.serving.shared_memory import cuda
@@ -49,6 +48,7 @@ from tpx.serving.tracing.tracer import Tracer, open_sink
 if TYPE_CHECKING:
     from tpx.serving.processes.hub import FrontendHub
     from tpx.serving.processes.supervisor import EngineSpec
+    from tpx.serving.repository.stores.addresses import StoreAddress
 
 log = logging.getLogger(__name__)
 
@@ -345,10 +345,15 @@ def open_repositories(options: ModelSpec) -> list[Repository]:
             "--model-memory-limit needs --model-control-mode=lazy or explicit: in the mode "
             f"'{options.model_control_mode}' a model that was unloaded to make room would not be loaded again"
         )
-    return [
-        LocalRepository(place) if isinstance(place, Path) else StoreRepository(place, os.environ, Path.home())
-        for place in (*options.model_repository, *options.models)
-    ]
+    return [_open_repository(place) for place in (*options.model_repository, *options.models)]
+
+
+def _open_repository(place: "Path | StoreAddress") -> Repository:
+    if isinstance(place, Path):
+        return LocalRepository(place)
+    from tpx.serving.repository.stores.store import StoreRepository  # late: few models are in object stores
+
+    return StoreRepository(place, os.environ, Path.home())
 
 
 def limiter(config: ServeConfig) -> Limiter:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -17,8 +17,6 @@ from tpx.serving.deferred import NotLoaded
 from tpx.serving.frontends.access import Key, Restrictions
 from tpx.serving.frontends.browsers import BrowserPolicy, answer_preflight, is_preflight
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.hosted import HostedPaths
-from tpx.serving.frontends.hosted_models import HostedModels
 from tpx.serving.frontends.http_control import HttpControlPlane
 from tpx.serving.frontends.http_generate import HttpGeneration
 from tpx.serving.frontends.http_infer import HttpInference, InferRoute
@@ -37,6 +35,9 @@ from tpx.serving.frontends.openapi import HttpDocumentation
 from tpx.serving.frontends.overview import Overview, front_routes
 from tpx.serving.inference_plane import InferencePlane
 from tpx.serving.model_id import check_name
+
+if TYPE_CHECKING:
+    from tpx.serving.frontends.hosted import HostedPaths
 
 
 class HttpAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +70,12 @@ class HttpFrontend:
         access: HttpAccess | None = None,
         forwarding: HeaderForwarding | None = None,
         relay: HttpRelay | None = None,
-        front: HostedPaths | Overview | None = None,
+        front: "HostedPaths | Overview | None" = None,
     ) -> None:
         """With a `relay`, another process answers everything except inference, and `plane` only infers.
         `front` is a platform, whose paths are the only ones then, or the page at /.
         """
-        self._hosted = front if isinstance(front, HostedPaths) else None
+        self._hosted = None if front is None or isinstance(front, Overview) else front
         self._plane = plane
         self._fail = self._hosted.fail if self._hosted is not None else answer_error
         self._access = access or HttpAccess()
@@ -88,6 +89,8 @@ class HttpFrontend:
             *front_routes(front if isinstance(front, Overview) else None),
         ]
         if self._hosted is not None and self._hosted.models:
+            from tpx.serving.frontends.hosted_models import HostedModels  # late: few servers are hosted so
+
             others += HostedModels(every, self._hosted).routes()
         self.routes = [
             *HttpInference(plane, max_input_bytes, inflater, load, forwarding, self._fail).routes(),

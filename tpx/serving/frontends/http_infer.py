@@ -22,7 +22,6 @@ from tpx.protocol.tensors import Buffer, Tensor, encode_bytes
 from tpx.protocol.v2 import DecodedRequest, Parameter
 from tpx.protocol.v2_json import decode_infer_request
 from tpx.serving.frontends.forwarding import HeaderForwarding
-from tpx.serving.frontends.hosted import with_media_type
 from tpx.serving.frontends.http_verbs import (
     MODEL,
     Fail,
@@ -270,6 +269,8 @@ def _respond(request: HttpRequest, answer: _Answer) -> None:
     headers, parts = answer
     route: InferRoute = request.head.memo
     if route.media_type:
+        from tpx.serving.frontends.hosted import with_media_type  # late: few servers are hosted so
+
         headers = with_media_type(headers, route.media_type)
     if route.load_format:
         headers += route.load.line(route.load_format)

@@ -44,11 +44,10 @@ from tpx.serving.repository.layout import ModelSource, read_labels, versions_in,
 from tpx.serving.repository.options import ModelSpec
 from tpx.serving.repository.records import Fingerprint
 from tpx.serving.repository.scheduling import fill_batching, scheduler_of, stacking_of
-from tpx.serving.request import InferRequest, LiveSequence
+from tpx.serving.request import InferRequest, LiveSequence, drop_response
 from tpx.serving.scheduling.inline import Arrivals
 from tpx.serving.scheduling.limiter import Limiter, NoLimiter
 from tpx.serving.signature import Signature
-from tpx.serving.stacking.sequences import drop_response
 
 log = logging.getLogger(__name__)
 

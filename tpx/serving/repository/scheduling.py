@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,12 +27,10 @@ from tpx.serving.scheduling.base import Scheduler
 from tpx.serving.scheduling.direct import DirectScheduler
 from tpx.serving.scheduling.dynamic import DynamicBatcher
 from tpx.serving.scheduling.queue import QueuePolicies, QueuePolicy
-from tpx.serving.scheduling.sequences import SequenceTable
-from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
 from tpx.serving.stacking.plain import PlainStacking
-from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
-from tpx.serving.stacking.samples import SampleStacking
-from tpx.serving.stacking.sequences import SequenceStacking, SequenceState, check_correlation_id, controls_of
+
+if TYPE_CHECKING:
+    from tpx.serving.stacking.sequences import SequenceState
 
 DEFAULT_SEQUENCE_IDLE_US = 1_000_000
 MAX_INT32 = 2**31 - 1
@@ -277,15 +276,21 @@ def stacking_of(config: ModelConfig, directory: Path, model: object = None) -> S
     """Return the stacking for an opened model in `directory`. Raises ConfigError."""
     batched = config.max_batch_size > 0
     if isinstance(model, TakesSamples):
+        from tpx.serving.stacking.samples import SampleStacking  # late, as others here: few models need it
+
         return SampleStacking(batched=batched, joined=model.joined_outputs)
     stacking: Stacking = PlainStacking(batched=batched)
     ragged = frozenset(item.name for item in config.input if item.allow_ragged_batch)
     if ragged or config.batch_input or config.batch_output:
+        from tpx.serving.stacking.ragged import RaggedStacking, added_inputs_of
+
         scattered = {name: item.source_input[0] for item in config.batch_output for name in item.target_name}
         added = added_inputs_of(config)
         stacking = RaggedStacking(ragged=ragged, added=added, scattered=scattered, batched=batched)
     if not config.HasField("sequence_batching"):
         return stacking
+    from tpx.serving.stacking.sequences import SequenceStacking, controls_of
+
     controls, states = controls_of(config), states_of(config, directory)
     return SequenceStacking(controls=controls, states=states, inner=stacking, batched=batched)
 
@@ -320,6 +325,10 @@ def _make_queue_policy(policy: ModelQueuePolicy) -> QueuePolicy:
 
 
 def _make_sequence_scheduler(config: ModelConfig) -> Scheduler:
+    from tpx.serving.scheduling.sequences import SequenceTable
+    from tpx.serving.scheduling.strategies import DirectSequences, OldestSequences
+    from tpx.serving.stacking.sequences import check_correlation_id, controls_of
+
     batching = config.sequence_batching
     rows = max(1, config.max_batch_size)
     slots = batching.oldest.max_candidate_sequences or rows
@@ -340,8 +349,10 @@ def _make_sequence_scheduler(config: ModelConfig) -> Scheduler:
     return OldestSequences(table, lambda: DynamicBatcher(rows, preferred, delay_ns))
 
 
-def states_of(config: ModelConfig, directory: Path) -> list[SequenceState]:
+def states_of(config: ModelConfig, directory: Path) -> "list[SequenceState]":
     """Return the states; the model's `directory` contains `initial_state/`. Raises ConfigError."""
+    from tpx.serving.stacking.sequences import SequenceState
+
     states = []
     for index, state in enumerate(config.sequence_batching.state):
         field = f"sequence_batching.state[{index}]"

@@ -16,7 +16,7 @@ from tpx.protocol.datatypes import BY_NUMBER, DataType
 from tpx.protocol.messages import ModelConfig, ModelSequenceBatching
 from tpx.protocol.tensors import Array, Buffer
 from tpx.serving.batch import Arrays, Batch, Stacking
-from tpx.serving.request import InferRequest, InferResponse
+from tpx.serving.request import InferRequest, drop_response
 
 _LENGTH_BYTES = 4
 """Size of an empty string."""
@@ -164,10 +164,6 @@ def _fill_empty_rows(batch: Batch) -> Batch:
         return batch
     null = null_request(batch.requests[0])
     return Batch([request or null for request in batch.by_row(batch.requests)])
-
-
-def drop_response(request: InferRequest, response: InferResponse) -> None:
-    """Drop the response of a request that no client made."""
 
 
 def controls_of(config: ModelConfig) -> list[ControlTensor]:
