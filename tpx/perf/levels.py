@@ -260,7 +260,7 @@ class LevelRange:
             yield value
 
 
-def level_seed(seed: int, level: Level) -> np.random.SeedSequence:
+def level_seed(seed: int, level: Level) -> "np.random.SeedSequence":
     """Return the seed of a level in a run with this `seed`."""
     # not hash(), which differs from process to process: all workers need the same seed
     return np.random.SeedSequence([seed, zlib.crc32(repr((level.mode, float(level.value))).encode())])

@@ -2,14 +2,15 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from tpx.errors import UsageError
 from tpx.options import Options, check_range, option, refuse
 from tpx.perf.loops import Poll
 from tpx.processors import usable_processors
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Distribution = Literal["constant", "poisson", "gamma", "burst"]
 LatePolicy = Literal["send", "skip"]
@@ -36,7 +37,7 @@ class ThinkTime:
     def __str__(self) -> str:
         return f"{self.mean_s:g}" + (f",sd={self.deviation_s:g}" if self.deviation_s else "")
 
-    def draw_s(self, rng: np.random.Generator) -> float:
+    def draw_s(self, rng: "np.random.Generator") -> float:
         return max(0.0, rng.normal(self.mean_s, self.deviation_s))
 
 

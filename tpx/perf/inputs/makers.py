@@ -175,7 +175,7 @@ def maker_for(spec: TensorDescription, dims: Dims, source: InputSource, settings
     return Maker(1 if source.kind in ("zero", "ones") and spec.datatype != "BYTES" else 0, make)
 
 
-def _make_strings(count: int, source: InputSource, settings: InputSpec, rng: np.random.Generator) -> bytes:
+def _make_strings(count: int, source: InputSource, settings: InputSpec, rng: "np.random.Generator") -> bytes:
     length = settings.string_length
     fixed = "1" if source.kind == "ones" else settings.string_data
     if fixed is not None:
@@ -186,7 +186,7 @@ def _make_strings(count: int, source: InputSource, settings: InputSpec, rng: np.
     return encode_bytes([row.tobytes() for row in letters])
 
 
-def _make_numbers(datatype: str, dims: Dims, source: InputSource, rng: np.random.Generator) -> Array:
+def _make_numbers(datatype: str, dims: Dims, source: InputSource, rng: "np.random.Generator") -> Array:
     dtype = BY_NAME[datatype].numpy
     floats = dtype.kind == "f" or datatype == "BF16"
     if source.kind == "ones":

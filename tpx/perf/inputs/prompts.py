@@ -165,7 +165,7 @@ def bound_output(spec: PromptSpec, tokens: int) -> JsonObject:
     return {"max_tokens": tokens} | ({"ignore_eos": True} if spec.ignore_eos else {})
 
 
-def _make_texts(spec: PromptSpec, length: Length, rng: np.random.Generator) -> tuple[list[str], list[str]]:
+def _make_texts(spec: PromptSpec, length: Length, rng: "np.random.Generator") -> tuple[list[str], list[str]]:
     """Return the prompts, and a notice of how their tokens were counted."""
     maker, notice = choose_maker(spec)
     prefixes = [
@@ -193,6 +193,6 @@ def choose_maker(spec: PromptSpec) -> tuple[TextMaker, str]:
     return WordTexts(tokens), notice
 
 
-def _draw(rng: np.random.Generator, length: Length, count: int) -> list[int]:
+def _draw(rng: "np.random.Generator", length: Length, count: int) -> list[int]:
     drawn = rng.normal(length.mean, length.deviation, count)
     return cast("list[int]", np.maximum(np.rint(drawn), 1).astype(int).tolist())

@@ -69,7 +69,7 @@ def parse_word_tokens(text: str) -> WordTokens:
 class TextMaker(Protocol):
     """Makes texts of wanted lengths."""
 
-    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:
+    def make(self, rng: "np.random.Generator", tokens: int, *, first: bool) -> str:
         """Return a text of this many tokens; the `first` of a prompt counts what the service adds."""
 
     def count(self, text: str) -> int:
@@ -82,7 +82,7 @@ class WordTexts:
     def __init__(self, tokens: WordTokens) -> None:
         self._tokens = tokens
 
-    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:
+    def make(self, rng: "np.random.Generator", tokens: int, *, first: bool) -> str:
         words = round((tokens - (self._tokens.added if first else 0)) / self._tokens.per_word)
         return " ".join(rng.choice(WORDS, max(words, 1)))
 
@@ -104,7 +104,7 @@ class TokenizerTexts:
         except Exception as exc:  # the package raises plain exceptions
             raise UsageError(f"--tokenizer {path}: {exc}") from exc
 
-    def make(self, rng: np.random.Generator, tokens: int, *, first: bool) -> str:  # noqa: ARG002 (unknown)
+    def make(self, rng: "np.random.Generator", tokens: int, *, first: bool) -> str:  # noqa: ARG002 (unknown)
         """Return a text of this many tokens; one more or less where its end merges differently."""
         ids: list[int] = []
         while len(ids) < tokens:
@@ -128,7 +128,7 @@ async def learn_tokens(usual: int, seed: int, endpoint: Endpoint, client: Client
     return WordTokens(per_word, few - per_word * probed[0]) if per_word > 0 else WordTokens()
 
 
-async def _count_mean(rng: np.random.Generator, words: int, endpoint: Endpoint, client: Client) -> float:
+async def _count_mean(rng: "np.random.Generator", words: int, endpoint: Endpoint, client: Client) -> float:
     """Return how many tokens the service counts in prompts of so many words, on average."""
     texts = [" ".join(rng.choice(WORDS, words)) for _ in range(PROBES)]
     return fmean([await _count(text, endpoint, client) for text in texts])
