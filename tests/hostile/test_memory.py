@@ -217,6 +217,7 @@ def test_l2_http_clients_that_do_not_read_are_cut_off_or_refused_beyond_the_budg
 
 
 HALF = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7500000\r\n\r\n"
+HALF_IF_ADMITTED = HALF.removesuffix(b"\r\n") + b"Expect: 100-continue\r\n\r\n"
 
 
 @one_budget
@@ -225,7 +226,8 @@ def test_l3_a_body_waits_for_memory_and_is_refused_then(frugal: Siege) -> None:
     with bounded(frugal), contextlib.ExitStack() as crowd:
         holders = [crowd.enter_context(wire.connect(frugal.http)) for _ in range(8)]
         for sock in holders:
-            sock.sendall(HALF)
+            sock.sendall(HALF_IF_ADMITTED)
+            assert sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         late = crowd.enter_context(wire.connect(frugal.http))
         wire.send_all(late, HALF + bytes(1000))
         late.settimeout(0.1)
