@@ -262,7 +262,8 @@ def test_goodput_counts_the_requests_that_meet_every_bound() -> None:
     ("objective", "outcome"),
     [
         ("ttft_p50<10s", "met"),
-        ("ttft_mean<1ms", "violated"),
+        ("ttft_mean<10s", "met"),
+        ("ttft_min<1ms", "violated"),  # of a mean, one long pause on a busy machine leaves nothing certain
         ("itl_max<10s", "met"),
         ("ttst_max<1ns", "violated"),
         ("goodput>0.001", "met or borderline"),  # a few windows on a busy machine tell little of a rate
