@@ -11,7 +11,6 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.e2e.child import FRONTENDS
 from tests.protocol.http2.raw import RawPeer
 from tests.serving.frontends.streams import (
     EMPTY_FINAL,
@@ -24,7 +23,7 @@ from tests.serving.frontends.streams import (
     write_streaming_models,
 )
 from tests.serving.live import Live, floats, infer_message, serving
-from tests.waiting import eventually
+from tests.waiting import eventually, stands
 from tpx.protocol import messages
 from tpx.serving.frontends.grpc_stream import MOST_IN_FLIGHT
 
@@ -261,12 +260,13 @@ def test_three_thousand_requests_on_one_stream_are_answered_in_order(live: Live)
 def test_requests_beyond_a_thousand_in_flight_wait_unread_and_are_answered_all_the_same(live: Live) -> None:
     count = MOST_IN_FLIGHT + 500
     [served] = [served for served in live.server.plane.served() if served.name == "lone"]
-    with stream(live) as calls:
-        # until all others have come; through frontends they take longer on a busy machine
-        calls.send(request("lone", repeat([0], delay=6000 if FRONTENDS else 1500), "first"))
+    with stream(live, timeout=60) as holder, stream(live) as calls:
+        holder.send(request("lone", repeat([0], delay=60_000)))
+        eventually(lambda: served.in_flight == 1)
         calls.send(*[request("lone", repeat([n]), str(n)) for n in range(count)])
-        eventually(lambda: served.in_flight == MOST_IN_FLIGHT)
-        assert calls.next().request_id == "first"
+        eventually(lambda: served.in_flight == 1 + MOST_IN_FLIGHT)
+        assert stands(lambda: served.in_flight) == 1 + MOST_IN_FLIGHT
+        holder.call.cancel()
         assert ids(calls.rest()) == [str(n) for n in range(count)]
 
 
