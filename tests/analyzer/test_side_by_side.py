@@ -1,8 +1,9 @@
 """Trials on several nodes at once: the run is the one that a single node would have made, but sooner."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def measured(trial: Trial) -> Any:
 
 @dataclass(slots=True)
 class Ran:
+    nodes: Sequence[SimulatedNode]
     records: list[Any]
     ticks: int
     said: list[str]
@@ -103,7 +105,7 @@ def run(place: Path, nodes: Sequence[SimulatedNode], **options: Any) -> Ran:
     with Journal(place / "run.jsonl") as journal:
         profile = Profile(config, trials, journal, lambda _: None)
         asyncio.run(timed())
-    return Ran(read_last_run(place / "run.jsonl"), ticks, said)
+    return Ran(nodes, read_last_run(place / "run.jsonl"), ticks, said)
 
 
 def found(ran: Ran) -> list[object]:
@@ -118,10 +120,6 @@ def found(ran: Ran) -> list[object]:
     return kept
 
 
-def three() -> list[SimulatedNode]:
-    return [SimulatedNode(name) for name in ("a", "b", "c")]
-
-
 BOUNDS = {"run_config_search_max_instance_count": 3, "run_config_search_max_concurrency": 16}
 SEARCHES: dict[str, dict[str, Any]] = {
     "brute": {"run_config_search_mode": "brute", **BOUNDS},
@@ -129,39 +127,48 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "budgeted": {"max_measurements": 60},
     "pareto": {"pareto": ("perf_throughput", "perf_latency_p99"), **BOUNDS},
 }
+GRID = {**SEARCHES["brute"], "final_rounds": 0}
+
+Searched = Callable[[str, int], Ran]
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """A search on so many nodes, or without any; each is made once."""
+
+    @cache
+    def made(search: str, count: int) -> Ran:
+        nodes = [SimulatedNode(name) for name in "abc"[:count]]
+        options = GRID if search == "grid" else SEARCHES[search]
+        return run(tmp_path_factory.mktemp(search), nodes, **options)
+
+    return made
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("search", SEARCHES)
-def test_three_nodes_find_what_one_finds(search: str, tmp_path: Path) -> None:
-    nodes = three()
-    ran = run(tmp_path / "three", nodes, **SEARCHES[search])
-    assert found(ran) == found(run(tmp_path / "none", (), **SEARCHES[search]))
-    assert all(node.asked for node in nodes)
+def test_three_nodes_find_what_one_finds(search: str, searched: Searched) -> None:
+    ran = searched(search, 3)
+    assert found(ran) == found(searched(search, 0))
+    assert all(node.asked for node in ran.nodes)
 
 
 @pytest.mark.slow
-def test_a_grid_is_measured_in_half_the_time_on_three_nodes(tmp_path: Path) -> None:
-    one, more = (
-        run(tmp_path / str(len(nodes)), nodes, **SEARCHES["brute"], final_rounds=0).ticks
-        for nodes in (three()[:1], three())
-    )
-    assert more < one / 2
+def test_a_grid_is_measured_in_half_the_time_on_three_nodes(searched: Searched) -> None:
+    assert searched("grid", 3).ticks < searched("grid", 1).ticks / 2
 
 
 @pytest.mark.slow
-def test_final_rounds_are_interleaved_on_one_node(tmp_path: Path) -> None:
-    nodes = three()
-    run(tmp_path, nodes, **SEARCHES["brute"])
-    final = [[trial for _, trial in node.asked if trial.round] for node in nodes]
+def test_final_rounds_are_interleaved_on_one_node(searched: Searched) -> None:
+    ran = searched("brute", 3)
+    final = [[trial for _, trial in node.asked if trial.round] for node in ran.nodes]
     assert len({trial.variant.name for trial in final[0]}) > 1
     assert final[1:] == [[], []]
 
 
 @pytest.mark.slow
-def test_a_configuration_stays_on_its_node(tmp_path: Path) -> None:
-    nodes = three()
-    run(tmp_path, nodes, **SEARCHES["brute"], final_rounds=0)
+def test_a_configuration_stays_on_its_node(searched: Searched) -> None:
+    nodes = searched("grid", 3).nodes
     changes = sum(
         one[0].delta != other[0].delta
         for node in nodes
@@ -170,20 +177,19 @@ def test_a_configuration_stays_on_its_node(tmp_path: Path) -> None:
     assert changes < sum(len(node.asked) for node in nodes) / 3
 
 
-def test_a_name_stands_for_one_change_on_every_node(tmp_path: Path) -> None:
-    nodes = three()
-    run(tmp_path, nodes, **SEARCHES["quick"])
+@pytest.mark.slow
+def test_a_name_stands_for_one_change_on_every_node(searched: Searched) -> None:
     changes: dict[str, object] = {}
-    for node in nodes:
+    for node in searched("quick", 3).nodes:
         for variant, _ in node.asked:
             assert changes.setdefault(variant.name, variant.delta) == variant.delta
 
 
 @pytest.mark.slow
-def test_the_trial_of_a_node_that_dies_is_measured_again(tmp_path: Path) -> None:
+def test_the_trial_of_a_node_that_dies_is_measured_again(tmp_path: Path, searched: Searched) -> None:
     nodes = [SimulatedNode("a", lasts=4), SimulatedNode("b"), SimulatedNode("c", lasts=7)]
-    ran = run(tmp_path / "three", nodes, **SEARCHES["brute"])
-    assert found(ran) == found(run(tmp_path / "none", (), **SEARCHES["brute"]))
+    ran = run(tmp_path, nodes, **SEARCHES["brute"])
+    assert found(ran) == found(searched("brute", 0))
     assert sorted(ran.said) == [
         "a is gone, its trial is measured again: it was unplugged",
         "c is gone, its trial is measured again: it was unplugged",
