@@ -27,7 +27,7 @@ HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin"
 CONFIG = Path(__file__).with_name("haproxy.cfg")
 DRAIN_S = 4
 CALLERS = 3
-PAUSE_S = 0.005
+PAUSE_S = 0.02
 """For each protocol."""
 BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]}).encode()
 
@@ -116,7 +116,7 @@ class Traffic:
     def go_on(self) -> None:
         """Wait until more requests are answered, or one has failed."""
         before = self.answered
-        eventually(lambda: self.answered >= before + 200 or bool(self.failures), 30)
+        eventually(lambda: self.answered >= before + 60 or bool(self.failures), 30)
 
     def stop(self) -> None:
         """End the callers."""

@@ -328,7 +328,7 @@ def test_long_explicit_contents_arrive_as_short_ones_do(
 
 @pytest.mark.slow
 def test_many_short_strings_take_little_more_memory_than_their_bytes() -> None:
-    count = 600_000
+    count = 300_000
     message = messages.ModelInferRequest(model_name="m")
     item = message.inputs.add(name="x", datatype="BYTES", shape=[count])
     item.contents.bytes_contents.extend([b"ab", b"", b"c"] * (count // 3))
@@ -340,7 +340,7 @@ def test_many_short_strings_take_little_more_memory_than_their_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert tensor.data == encode_bytes([b"ab", b"", b"c"] * (count // 3))
-    assert peak < 5 * len(data)
+    assert peak < (4 << 20) + 3 * len(data)  # some thousands of strings are objects at a time
 
 
 @pytest.mark.parametrize("cut", [1, 2, 50])

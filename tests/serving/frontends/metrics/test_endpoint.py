@@ -64,7 +64,7 @@ def test_names_that_no_model_has_make_no_series(live: Live) -> None:
     assert _of_models(scrape(live)) == _of_models(before)
 
 
-def test_a_hundred_scrapes_under_load_are_all_consistent(live: Live) -> None:
+def test_scrapes_under_load_are_all_consistent(live: Live) -> None:
     labels = {"model": "double", "version": "1"}
     counters = ("nv_inference_request_success", "nv_inference_count", "nv_inference_queue_duration_us")
     before = scrape(live).value("nv_inference_count", **labels)
@@ -78,7 +78,7 @@ def test_a_hundred_scrapes_under_load_are_all_consistent(live: Live) -> None:
     senders = [threading.Thread(target=send, args=(which,)) for which in range(len(sent))]
     for sender in senders:
         sender.start()
-    pages = [ask(live.ports["Metrics Service"]).text for _ in range(100)]
+    pages = [ask(live.ports["Metrics Service"]).text for _ in range(30)]
     stop.set()
     for sender in senders:
         sender.join(20)
