@@ -6,6 +6,7 @@ so few requests exceeded the limit that a server violating it would hardly ever 
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -45,6 +46,8 @@ _WORDS: dict[str, Quantity] = {
     "goodput": "goodput",
 }
 _MOST_REQUESTS = 10**9
+_GROWTH = 1.05
+"""Precision of the number of further requests: the next one that is tried is larger by this factor."""
 
 
 class Compliance(Enum):
@@ -258,12 +261,14 @@ def _count_needed_requests(counted: Counted, doubt: float) -> int:
     share = counted.violations / max(counted.requests, 1)
     if share >= counted.allowed:
         return 0
-    total, effect = max(counted.requests, 1), counted.effect
-    while (
-        total < _MOST_REQUESTS
-        and binomial_at_most(total / effect, counted.allowed, share * total / effect) > doubt
-    ):
-        total = math.ceil(total * 1.05)
+    present, effect = max(counted.requests, 1), counted.effect
+
+    def decides(step: int) -> bool:
+        trials = present * _GROWTH**step / effect
+        return binomial_at_most(trials, counted.allowed, share * trials) <= doubt
+
+    steps = range(math.ceil(math.log(_MOST_REQUESTS / present, _GROWTH)))
+    total = math.ceil(present * _GROWTH ** bisect_left(steps, True, key=decides))
     return max(total - counted.requests, 1)
 
 
