@@ -67,8 +67,9 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml
 demo: $(VENV)/.run
 	@$(BIN)/python tools/demo.py
 
-# properties are tried on the same examples each time; plain pytest goes on looking for others
-PYTEST := $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider
+# properties are tried on the same examples each time; plain pytest goes on looking for others.
+# The threads of numpy's BLAS, which no test needs, take 0.1 s of CPU in each process that imports it
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider
 # the tests of one file in one process; half as many processes again as cores, because many tests wait
 SPREAD := -p tests.parallel --processes $(shell expr $$(nproc) + $$(nproc) / 2)
 FRAMEWORKS := tests/serving/backends/dali tests/serving/backends/tensorflow/test_served.py \

@@ -70,7 +70,7 @@ def test_variables_that_are_read_at_the_start_take_another_process_to_fork_from(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = born(live, "first")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
     assert born(live, "second")["parent"] not in (first["parent"], os.getpid())
 
 
