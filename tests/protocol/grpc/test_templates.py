@@ -378,7 +378,7 @@ def reads_of(steps: Iterable[Any], calls: int) -> list[bytes]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_any_answers_are_what_they_are_byte_by_byte(steps: list[Any], calls: int) -> None:
     familiar = [(("plain", b"abc"), None, 0, "after")] * 3

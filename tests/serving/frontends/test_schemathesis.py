@@ -21,7 +21,7 @@ from tpx.serving.frontends.openapi import described
 
 MODELS = ("ints", "words", "nobody")
 DOCUMENTED_FAILURES = (501, 503)
-EXAMPLES = 10
+EXAMPLES = 6
 
 # Not among them: that every forbidden request is refused. As with Triton, unknown members are ignored.
 CHECKS: list[CheckFunction] = [
