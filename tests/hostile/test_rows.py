@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.hostile import vocabulary
 ROWS: dict[str, list[str]] = vocabulary.document()["rows"]
 
 
+@cache
 def _tests() -> set[str]:
     """The rows that have a test of their own in this folder."""
     out = set()
