@@ -241,7 +241,7 @@ def quantile_interval(
     )
 
 
-_RANK_PRECISION = 1e-7
+_RANK_PRECISION = 1e-4
 
 
 def _find_rank(count: float, probability: float, side: float) -> float:
