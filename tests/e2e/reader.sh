@@ -11,6 +11,7 @@ tpx() {
     "perf compare"*) run "$@" ;;
     perf*--fixed-schedule* | perf*--session-concurrency* | perf*--dry-run*) verdict "$@" ;;
     perf*--ab*) verdict "$@" -p 20 ;;
+    perf*--json*) verdict "$@" -p 100 -s 999 -r 3 --max-trials 3 ;; # runs of fewer than ten requests cannot be compared
     perf*) verdict "$@" -p 20 -s 999 -r 3 --max-trials 3 ;;
     "analyze profile"*LLM*) run "$@" --measurement-interval 500 --max-measurements 2 --final-rounds 0 ;;
     "analyze profile"*) run "$@" --measurement-interval 20 --max-measurements 2 --final-rounds 0 ;;
