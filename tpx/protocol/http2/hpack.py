@@ -69,9 +69,8 @@ class BlockDecoder(Generic[T]):
         self.max_list_bytes = max_list_bytes
         self.fields = self.list_bytes = 0
         """Number of fields, and header list size, of the last decoded block; 0 if `add` found it cached."""
-        from hpack import (
-            Decoder,
-        )  # late: it builds tables of 0.7 MB, and a server may have HTTP/1 clients only
+        # late: it builds tables of 0.7 MB, and a server may have HTTP/1 clients only
+        from hpack import Decoder
 
         self._decoder = Decoder(max_list_bytes)
         self._interpret = interpret
