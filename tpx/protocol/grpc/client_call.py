@@ -83,9 +83,10 @@ class ClientCall(Stream):
         "on_message",
         "on_response",
         "prepared",
-        "reader",
         "refusals",
     )
+
+    assembly: MessageReader | None
 
     def __init__(
         self,
@@ -104,7 +105,6 @@ class ClientCall(Stream):
         self.refusals = 0
         self.on_message: Callable[[Buffer], None] | None = None
         self.head: ResponseHead | None = None
-        self.reader: MessageReader | None = None
         self.data: Buffer = b""
         self.first_byte_ns = 0
 
@@ -120,12 +120,12 @@ class ClientCall(Stream):
         if self.head is None:
             self._reset_stream(Status.INTERNAL, "the response has DATA before its headers")
             return
-        reader = self.reader
+        reader = self.assembly
         if (reader is None or reader.between_messages) and whole_message(data, start, stop):
             self._take_message(data[start + PREFIX_BYTES : stop])
         elif start < stop:
             if reader is None:
-                reader = self.reader = self.assembly = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding)
+                reader = self.assembly = MessageReader(MAX_RESPONSE_BYTES, self.head.encoding)
             try:
                 for message in reader.feed(data, start, stop):
                     self._take_message(message)
@@ -136,9 +136,9 @@ class ClientCall(Stream):
             self._end(self.id, Status.UNKNOWN, _NO_TRAILERS)
 
     def buffer_received(self, count: int) -> None:
-        assert self.reader is not None
+        assert self.assembly is not None
         try:
-            message = self.reader.buffer_received(count)
+            message = self.assembly.buffer_received(count)
             if message is not None:
                 self._take_message(message)
         except RequestError as exc:
@@ -155,7 +155,7 @@ class ClientCall(Stream):
         if trailers.status is None:
             http = trailers.http_status or (self.head.http_status if self.head else "")
             return from_http(http), f"the response has no grpc-status (HTTP status {http})"
-        if trailers.status == Status.OK and self.reader is not None and not self.reader.between_messages:
+        if trailers.status == Status.OK and self.assembly is not None and not self.assembly.between_messages:
             return Status.INTERNAL, "the response ended in the middle of a message"
         return trailers.status, trailers.message
 
