@@ -53,15 +53,18 @@ class Network:
     """Ray's directory, on a disk of its own."""
     disk: Path
     """A directory on a disk of 4 MiB."""
-    nodes: dict[int, set[int]] = field(default_factory=dict)
-    """Process ids of Ray by node; 0 is the head."""
+    head: set[int] = field(default_factory=set)
+    """Process ids of the head, node 0, which has no namespace of its own."""
 
     @property
     def ray_address(self) -> str:
         return f"{HEAD}:{PORT}"
 
     def start_node(self, node: int, *around: str) -> None:
-        """Start Ray on a node, whose namespace is there; `around` are words before its command."""
+        """Start Ray on a node, whose namespace is there; `around` are words before its command.
+
+        Ray gives a node 30 s to register, too few on a busy machine; it is started again, as by a supervisor.
+        """
         before = _ray_processes()
         ray = str(Path(sys.executable).with_name("ray"))
         # of the processes of a node, those that no test needs take a second of CPU each
@@ -77,18 +80,22 @@ class Network:
         else:
             words += ["--head", f"--port={PORT}", f"--node-ip-address={HEAD}", "--num-cpus=0"]
             words += ["--include-dashboard=false", "--no-monitor", f"--temp-dir={self.folder}"]
-        done = subprocess.run(
-            words, check=False, capture_output=True, text=True, timeout=300, env=environment(), cwd=ROOT
-        )
+        for _ in range(3):
+            done = subprocess.run(
+                words, check=False, capture_output=True, text=True, timeout=300, env=environment(), cwd=ROOT
+            )
+            if node == 0:
+                self.head = _ray_processes() - before
+            if done.returncode == 0 or "timed out during startup" not in done.stderr:
+                break
+            self.kill_node(node)
         assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
-        self.nodes[node] = _ray_processes() - before
 
     def kill_node(self, node: int) -> None:
         """End all of a node at once, as a power cut does."""
-        for pid in pids_of(node):
+        for pid in pids_of(node) if node else self.head:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.nodes.pop(node, None)
 
     def node_of(self, replica: Mapping[str, Any]) -> int:
         """Return the node that a replica is on."""
@@ -102,11 +109,8 @@ class Network:
         sh("ip", "link", "set", f"tpxtv{node}", "up")
 
     def close(self) -> None:
-        for node in (1, 2, 3):
+        for node in (1, 2, 3, 0):
             self.kill_node(node)
-        for pid in self.nodes.get(0, ()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def environment() -> dict[str, str]:
