@@ -229,11 +229,14 @@ gpu-kit: $(VENV)/.made
 	@tools/system_packages.sh wrk nghttp2-client
 	$(BIN)/python -m tools.gpu_kit.pack
 
-dist: $(VENV)/.made
+# in an environment of its own: cyclonedx-bom brings packages with which `import jsonschema` takes 3 s, and each process
+# of Ray imports it
+dist:
+	$(PYTHON) -m venv .cache/dist
+	.cache/dist/bin/python -m pip install --quiet build cyclonedx-bom
 	rm -rf dist
-	$(INSTALL) build cyclonedx-bom
-	$(BIN)/python -m build
-	$(BIN)/python tools/try_wheel.py
+	.cache/dist/bin/python -m build
+	.cache/dist/bin/python tools/try_wheel.py
 
 # FILE, BASE, TAG and TOOL can be set: see deploy/build.sh
 containers: dist
