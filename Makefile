@@ -70,8 +70,8 @@ demo: $(VENV)/.run
 # properties are tried on the same examples each time; plain pytest goes on looking for others.
 # The threads of numpy's BLAS, which no test needs, take 0.1 s of CPU in each process that imports it
 PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q --hypothesis-profile=ci -p no:cacheprovider
-# the tests of one file in one process; half as many processes again as cores, because many tests wait
-SPREAD := -p tests.parallel --processes $(shell expr $$(nproc) + $$(nproc) / 2)
+# the tests of one file in one process; twice as many processes as cores, because many tests wait
+SPREAD := -p tests.parallel --processes $(shell expr $$(nproc) \* 2)
 FRAMEWORKS := tests/serving/backends/dali tests/serving/backends/tensorflow/test_served.py \
   tests/serving/backends/pytorch/test_inductor.py tests/serving/frontends/test_langchain.py \
   tests/examples/test_frameworks.py
