@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tests.answering import answering, no_http
@@ -22,10 +23,12 @@ class FakeProbe:
 
     def __init__(self) -> None:
         self.samples = 0
+        self.under_load = 0
         self.closed = False
 
-    def sample(self) -> None:
+    def sample(self, *, under_load: bool = False) -> None:
         self.samples += 1
+        self.under_load += under_load
 
     def usage(self) -> Usage:
         return Usage(
@@ -100,6 +103,7 @@ def test_a_watch_samples_at_both_ends_and_in_between() -> None:
 
     asyncio.run(watched())
     assert probe.samples >= 4
+    assert probe.under_load == probe.samples - 2, "the first and the last disturb nothing"
     assert probe.closed
 
 
@@ -141,6 +145,52 @@ def test_the_memory_of_this_process_is_seen() -> None:
     assert after.uss_bytes is not None
     assert after.uss_bytes <= after.rss_bytes
     ballast.close()
+
+
+GROWS = """
+import sys
+print("small")
+sys.stdin.readline()
+large = b"x" * (48 << 20)
+print("large")
+sys.stdin.read()
+"""
+
+
+def test_pages_are_looked_at_under_load_only_if_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    look = psutil.Process.memory_full_info
+
+    def counted(process: psutil.Process) -> object:
+        nonlocal looks
+        looks += 1
+        return look(process)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", counted)
+    with subprocess.Popen(
+        [sys.executable, "-uc", GROWS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        probe = ProcessProbe(child.pid)
+        probe.sample()
+        for _ in range(5):
+            probe.sample(under_load=True)
+        assert looks == 1
+        before = probe.usage().memory
+        print("grow", file=child.stdin, flush=True)
+        child.stdout.readline()
+        probe.sample(under_load=True)
+        assert looks == 2
+        after = probe.usage().memory
+        probe.sample()
+        assert looks == 3
+    assert before is not None
+    assert after is not None
+    assert before.pss_bytes is not None
+    assert after.pss_bytes is not None
+    assert after.pss_bytes - before.pss_bytes > 32 << 20
 
 
 def test_children_count_too() -> None:

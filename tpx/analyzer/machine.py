@@ -18,6 +18,8 @@ from tpx.processors import processor_name, schedulable_processors
 
 FEWEST_NS = 200_000_000
 """Shortest interval for a share of processor time, which is counted in hundredths of a second."""
+GROWN = 1.01
+"""Growth of the resident memory after which shared pages are told from own ones under load, too."""
 RAPL_ROOT = Path("/sys/class/powercap")
 RAPL_PACKAGES = "intel-rapl:[0-9]*"
 """Whole packages, including AMD's; an entry with a second colon is part of one and would count twice."""
@@ -110,27 +112,32 @@ def family(pid: int) -> frozenset[int]:
 
 
 class ProcessProbe:
-    """A process and its children together: peak of each kind of memory, and mean processor use."""
+    """A process and its children together: peak of each kind of memory, and mean processor use.
+
+    To tell shared pages from own ones, Linux looks at all pages of a process, 20 ms per gigabyte: under load
+    only when the resident memory has grown.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._most: dict[str, int] = {}
+        self._looked_at_bytes = 0
+        """Greatest resident memory at which shared pages were told from own ones."""
         self._available_bytes: int | None = None
         self._began_ns = self._looked_ns = 0
         self._cpu_s: dict[int, list[float]] = {}
 
-    def sample(self) -> None:
+    def sample(self, *, under_load: bool = False) -> None:
         self._looked_ns = time.perf_counter_ns()
         self._began_ns = self._began_ns or self._looked_ns
-        sums: dict[str, int] = {}
-        unknown: set[str] = set()
-        for process in _list_process_tree(self._pid):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                self._sample_process(process, sums, unknown)
-        if not sums.get("rss"):
+        processes = _list_process_tree(self._pid)
+        rss = sum(map(self._sample_process, processes))
+        if not rss:
             return
-        for kind in sums.keys() - unknown:
-            self._most[kind] = max(self._most.get(kind, 0), sums[kind])
+        self._note("rss", rss)
+        if not under_load or rss > GROWN * self._looked_at_bytes:
+            self._looked_at_bytes = max(self._looked_at_bytes, rss)
+            self._sample_pages(processes)
         available = psutil.virtual_memory().available
         self._available_bytes = min(self._available_bytes or available, available)
 
@@ -153,23 +160,34 @@ class ProcessProbe:
     def close(self) -> None:
         return
 
-    def _sample_process(self, process: psutil.Process, sums: dict[str, int], unknown: set[str]) -> None:
-        times = process.cpu_times()
+    def _note(self, kind: str, size: int) -> None:
+        self._most[kind] = max(self._most.get(kind, 0), size)
+
+    def _sample_process(self, process: psutil.Process) -> int:
+        """Note a process's time and return its resident memory; 0 if it has ended."""
+        try:
+            times, rss = process.cpu_times(), process.memory_info().rss
+        except psutil.NoSuchProcess:
+            return 0
         used_s = times.user + times.system
         # a process that started after the first sample has used all of its time since
         began = 0.0 if self._looked_ns > self._began_ns else used_s
         self._cpu_s.setdefault(process.pid, [began, used_s])[1] = used_s
-        sums["rss"] = sums.get("rss", 0) + process.memory_info().rss
-        try:
-            full = process.memory_full_info()
-        except psutil.AccessDenied:
-            unknown |= {"uss", "pss"}
-            return
-        for kind in ("uss", "pss"):
-            if hasattr(full, kind):
-                sums[kind] = sums.get(kind, 0) + getattr(full, kind)
-            else:
-                unknown.add(kind)
+        return int(rss)
+
+    def _sample_pages(self, processes: Sequence[psutil.Process]) -> None:
+        """Note the own (USS) and proportional (PSS) memory, where the system tells that of all processes."""
+        sums = {"uss": 0, "pss": 0}
+        for process in processes:
+            try:
+                full = process.memory_full_info()
+            except psutil.NoSuchProcess:
+                continue
+            except psutil.AccessDenied:
+                return
+            sums = {kind: size + getattr(full, kind) for kind, size in sums.items() if hasattr(full, kind)}
+        for kind, size in sums.items():
+            self._note(kind, size)
 
 
 class HostWatch:
@@ -224,7 +242,7 @@ class RaplProbe:
         self._total_uj = 0
         self._began_ns = self._looked_ns = 0
 
-    def sample(self) -> None:
+    def sample(self, *, under_load: bool = False) -> None:  # noqa: ARG002
         self._looked_ns = time.perf_counter_ns()
         now = [_read_counter(counter) for counter, _ in self._counters]
         if not self._last:

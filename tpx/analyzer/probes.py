@@ -29,7 +29,9 @@ class Usage:
 class ResourceProbe(Protocol):
     """A resource that is sampled repeatedly while the server works; `sample` may block briefly."""
 
-    def sample(self) -> None: ...
+    def sample(self, *, under_load: bool = False) -> None:
+        """Read the figures; `under_load` is True while the server is measured and must not be disturbed."""
+        ...
 
     def usage(self) -> Usage:
         """Return the usage since the first sample."""
@@ -84,12 +86,12 @@ class Watch:
     async def _sample_periodically(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            await self._sample()
+            await self._sample(under_load=True)
 
-    async def _sample(self) -> None:
+    async def _sample(self, *, under_load: bool = False) -> None:
         for probe in self._probes:
             # off the event loop: psutil, NVML and HTTP calls block
-            await asyncio.to_thread(probe.sample)
+            await asyncio.to_thread(probe.sample, under_load=under_load)
 
 
 ANSWER_S = 2.0
@@ -145,7 +147,7 @@ class GpuProbe:
             return [str(self._nvml.nvmlDeviceGetName(gpu.handle)) for gpu in self._seen]
         return []
 
-    def sample(self) -> None:
+    def sample(self, *, under_load: bool = False) -> None:  # noqa: ARG002
         """Read every GPU; what a card does not report (partitioned ones: utilization) is absent, not 0."""
         self._looked_ns = time.perf_counter_ns()
         self._began_ns = self._began_ns or self._looked_ns
@@ -202,7 +204,7 @@ class PageProbe:
         self._reader = PageReader()
         self._scrapes: list[Scrape] = []
 
-    def sample(self) -> None:
+    def sample(self, *, under_load: bool = False) -> None:  # noqa: ARG002
         began_ns = time.perf_counter_ns()
         try:
             with open_page(self._url, ANSWER_S) as answer:
