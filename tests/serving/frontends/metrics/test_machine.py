@@ -15,7 +15,7 @@ import pytest
 from tests.serving.frontends.metrics.pages import Page, parse, scrape
 from tests.serving.live import serving
 from tests.waiting import eventually
-from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler
+from tpx.serving.frontends.metrics.machine import CpuMetrics, ProcessMetrics, Sampler, count_descriptors
 from tpx.serving.frontends.metrics.text import Family, render
 
 
@@ -62,6 +62,13 @@ def test_this_process_is_measured() -> None:
     assert 10e6 < after.value("process_resident_memory_bytes") < after.value("process_virtual_memory_bytes")
     assert 0 < time.time_ns() / 1e9 - after.value("process_start_time_seconds") < 24 * 3600
     assert after.kinds["process_cpu_seconds_total"] == "counter"
+
+
+def test_descriptors_are_counted_with_and_without_the_size_of_their_folder() -> None:
+    listed = os.listdir("/proc/self/fd")  # noqa: PTH208 (with the one that lists them)
+    assert count_descriptors(Path("/proc/self/fd")) in (len(listed), len(listed) - 1)
+    threads = Path("/proc/self/task")  # its size is 0
+    assert count_descriptors(threads) == len(list(threads.iterdir()))
 
 
 class Counting:
