@@ -2,7 +2,7 @@
 
 import pytest
 
-from tpx.perf.measure.scraper import PageReader, Scrape, summarize
+from tpx.perf.measure.scraper import PageReader, Scrape, pieces, summarize
 
 PAGE = b"""\
 # HELP nv_inference_count Inferences
@@ -63,6 +63,21 @@ def test_counters_are_told_by_their_type() -> None:
     reader = PageReader()
     reader.read(PAGE, 1, 2)
     assert reader.counters == {"nv_inference_count", "nv_inference_exec_count"}
+
+
+def test_a_long_page_is_read_in_pieces_of_whole_lines() -> None:
+    page = (
+        b"".join(b'nv_inference_count{model="m%d"} 2\n' % number for number in range(3000))
+        + b"nv_cpu_utilization 0.5"
+    )
+    cut = [page[start:end] for start, end in pieces(page)]
+    assert b"".join(cut) == page
+    assert len(cut) > 3
+    assert all(piece.endswith(b"\n") for piece in cut[:-1])
+    scrape = PageReader(["nv_inference_count"]).read(page, 1, 2)
+    assert scrape.values == {"nv_inference_count": 6000.0, "nv_cpu_utilization": 0.5}
+    assert len(scrape.series) == 3000
+    assert list(pieces(b"")) == []
 
 
 def look(second: float, **values: float) -> Scrape:

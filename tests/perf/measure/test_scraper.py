@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tpx.perf.measure.scraper import Scraper
+from tpx.perf.measure.scraper import PageReader, Scrape, Scraper
 from tpx.perf.metrics_page import MetricsAddress, MetricsFigures
 from tpx.protocol.http1.client import HttpConnector
 
@@ -69,6 +69,29 @@ def test_it_looks_until_it_is_stopped() -> None:
         assert figures.cost_ns > 0
 
     assert played(scene) == []
+
+
+def test_the_loop_turns_while_a_long_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, turns_at = 0, list[int]()
+    read_piece = PageReader.read_piece
+
+    def noted(reader: PageReader, page: bytes, start: int, end: int, scrape: Scrape) -> None:
+        turns_at.append(turns)
+        read_piece(reader, page, start, end, scrape)
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    async def scene(scraper: Scraper) -> None:
+        turn()
+        await scraper.begin()
+
+    monkeypatch.setattr(PageReader, "read_piece", noted)
+    assert played(scene, GPU + "\nnv_inference_count 1" * 5000) == []
+    assert len(turns_at) > 3
+    assert len(set(turns_at)) == len(turns_at)
 
 
 def test_each_level_has_its_own_looks() -> None:

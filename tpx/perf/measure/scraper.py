@@ -33,6 +33,8 @@ CPU, HOST_MEMORY, PROCESS_MEMORY = (
 )
 _ALWAYS = (*GPU_SERIES, INFERENCES, EXECUTIONS, CPU, HOST_MEMORY, PROCESS_MEMORY)
 _UUID = re.compile(r'gpu_uuid="([^"]*)"')
+_PIECE_BYTES = 16 << 10
+"""Bytes of a page that are read at once, which takes half a millisecond: responses come meanwhile."""
 _TYPES = re.compile(rb"^# TYPE (\S+) (\S+)", re.MULTILINE)
 
 
@@ -43,10 +45,10 @@ class Scrape:
     time_ns: int
     took_ns: int
     cost_ns: int = 0
-    values: Mapping[str, float] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
     """Values by metric name, summed over its series."""
-    gpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    series: Mapping[str, float] = field(default_factory=dict)
+    gpus: dict[str, dict[str, float]] = field(default_factory=dict)
+    series: dict[str, float] = field(default_factory=dict)
 
 
 class PageReader:
@@ -61,16 +63,20 @@ class PageReader:
         self._series = re.compile(pattern.encode(), re.MULTILINE)
         self._wanted = [re.compile(text) for text in wanted]
         self.counters: frozenset[str] = frozenset()
-        """Names of the page's counters."""
+        """Names of the counters of the first page that has any."""
 
     def read(self, page: bytes, time_ns: int, took_ns: int) -> Scrape:
         """Return the wanted values of a page."""
-        if not self.counters:
+        scrape = Scrape(time_ns=time_ns, took_ns=took_ns)
+        for start, end in pieces(page):
+            self.read_piece(page, start, end, scrape)
+        return scrape
+
+    def read_piece(self, page: bytes, start: int, end: int, scrape: Scrape) -> None:
+        """Add the wanted values of some lines of a page."""
+        if start == 0 and not self.counters:
             self.counters = frozenset(n.decode() for n, kind in _TYPES.findall(page) if kind == b"counter")
-        values: dict[str, float] = {}
-        gpus: dict[str, dict[str, float]] = {}
-        series: dict[str, float] = {}
-        for raw, text in self._series.findall(page):
+        for raw, text in self._series.findall(page, start, end):
             full = raw.decode("utf-8", "replace")
             try:
                 value = float(text)
@@ -79,12 +85,20 @@ class PageReader:
             name, _, labels = full.partition("{")
             uuid = _UUID.search(labels)
             if name in GPU_SERIES and uuid is not None and math.isfinite(value):
-                gpus.setdefault(uuid[1], {})[GPU_SERIES[name]] = value
+                scrape.gpus.setdefault(uuid[1], {})[GPU_SERIES[name]] = value
             elif name in _ALWAYS and math.isfinite(value):
-                values[name] = values.get(name, 0.0) + value
+                scrape.values[name] = scrape.values.get(name, 0.0) + value
             if any(wanted.search(full) for wanted in self._wanted):
-                series[full] = value
-        return Scrape(time_ns=time_ns, took_ns=took_ns, values=values, gpus=gpus, series=series)
+                scrape.series[full] = value
+
+
+def pieces(page: bytes) -> Iterator[tuple[int, int]]:
+    """Yield start and end of pieces of whole lines that are read at once."""
+    start = 0
+    while start < len(page):
+        end = page.find(b"\n", start + _PIECE_BYTES) + 1 or len(page)
+        yield start, end
+        start = end
 
 
 ANSWER_S = 10.0
@@ -155,10 +169,14 @@ class Scraper:
                 )
                 return
         # parsing costs this process, not the server: it is timed separately
-        took = perf_counter_ns() - began
-        busy = thread_time_ns()
-        scrape = self._reader.read(page, perf_counter_ns(), took)
-        self._scrapes.append(replace(scrape, cost_ns=thread_time_ns() - busy))
+        scrape = Scrape(time_ns=perf_counter_ns(), took_ns=perf_counter_ns() - began)
+        cost_ns = 0
+        for start, end in pieces(page):
+            busy = thread_time_ns()
+            self._reader.read_piece(page, start, end, scrape)
+            cost_ns += thread_time_ns() - busy
+            await asyncio.sleep(0)
+        self._scrapes.append(replace(scrape, cost_ns=cost_ns))
         known = {what for gpu in scrape.gpus.values() for what in gpu}
         missing = next((name for name, what in GPU_SERIES.items() if what not in known), None)
         if missing is not None:
