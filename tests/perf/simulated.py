@@ -83,25 +83,16 @@ def rows_of(starts: Seconds, ends: Seconds) -> Rows:
     return rows
 
 
-class VirtualRecords(Records):
+def records_of(rows: Rows) -> Records:
     """Records of a whole run that is already over."""
-
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: Rows) -> None:
-        super().__init__(block_rows=1)
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def between(self, first: int, last: int) -> Rows:
-        return self._rows[first:last]
+    records = Records()
+    records.extend(rows)
+    return records
 
 
 def measured(rows: Rows, level: Level, settings: LevelSettings) -> LevelResult:
     """What the load generator makes of a run, window by window, until it has seen enough."""
-    ledger = LevelLedger(VirtualRecords(rows), settings, level, 1)
+    ledger = LevelLedger(records_of(rows), settings, level, 1)
     ledger.begin(_border(0, 0))
     time_ns = 0
     while True:

@@ -144,15 +144,20 @@ class Records:
 
     def between(self, first: int, last: int) -> Rows:
         """Return the rows from `first` up to `last`; copies them if they span several blocks."""
-        per_block, last, parts = self._limit // ROW_BYTES, min(last, len(self)), []
-        while first < last:
-            block, at = divmod(first, per_block)
-            rows = self._full[block] if block < len(self._full) else self._block
-            parts.append(rows[at : at + last - first])
-            first += len(parts[-1])
+        parts = list(self.parts(first, last))
         if not parts:
             return self._block[:0]
         return parts[0] if len(parts) == 1 else join_rows(parts)
+
+    def parts(self, first: int, last: int) -> Iterator[Rows]:
+        """Yield the rows from `first` up to `last` as views, one for each block."""
+        per_block, last = self._limit // ROW_BYTES, min(last, len(self))
+        while first < last:
+            block, at = divmod(first, per_block)
+            rows = self._full[block] if block < len(self._full) else self._block
+            part = rows[at : at + last - first]
+            yield part
+            first += len(part)
 
 
 MODEL_SHIFT = 32
@@ -170,8 +175,9 @@ def select_rows(rows: Rows, which: npt.NDArray[np.bool_ | np.intp]) -> Rows:
 
 
 def succeeded(rows: Rows) -> Rows:
-    """Return the rows of successful requests."""
-    return select_rows(rows, rows["status"] == SUCCESS)
+    """Return the rows of successful requests: all of them as they are, others as a copy."""
+    good = rows["status"] == SUCCESS
+    return rows if good.all() else select_rows(rows, good)
 
 
 PIECE_ROWS = 1 << 14

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests.perf.simulated import (
-    VirtualRecords,
     closed_loop,
     constant,
     exponential,
     measured,
     open_loop,
+    records_of,
     result_of,
     rows_of,
 )
@@ -38,7 +38,7 @@ def closed(
     rows: Rows, settings: LevelSettings, borders_s: Sequence[float], busy: float = 0.0, lag_ns: int = 0
 ) -> LevelResult:
     """A level cut at these times, on a client that was busy for a share of the time."""
-    ledger = LevelLedger(VirtualRecords(rows), settings, ONE, 1)
+    ledger = LevelLedger(records_of(rows), settings, ONE, 1)
 
     def border(time_s: float, index: int) -> WindowBorder:
         ns = int(time_s * 1e9)
@@ -168,7 +168,7 @@ def test_failures_alone_break_what_is_asked_of_errors_and_throughput() -> None:
 def test_a_counted_level_whose_server_went_is_an_error_with_the_reason_alone() -> None:
     rows = steady(0.001, seconds=1)
     rows["status"][-40:] = 500
-    ledger = LevelLedger(VirtualRecords(rows), replace(PA, request_count=10**6), ONE, 1)
+    ledger = LevelLedger(records_of(rows), replace(PA, request_count=10**6), ONE, 1)
     for time_ns, index in ((0, 0), (20_000_000_000, len(rows))):
         border = WindowBorder(time_ns=time_ns, index=index, server=None, cpu_ns=0, read_ns=time_ns)
         ledger.close(border) if index else ledger.begin(border)
@@ -186,7 +186,7 @@ def test_a_streamed_request_whose_end_is_told_late_is_of_the_window_in_which_it_
     starts = np.linspace(0, 4, 400, endpoint=False)
     rows = rows_of(starts, starts + 0.001)
     rows["end_ns"][100] = 999_900_000
-    ledger = LevelLedger(VirtualRecords(rows), PA, ONE, 1)
+    ledger = LevelLedger(records_of(rows), PA, ONE, 1)
     for second in range(5):
         ns = second * 1_000_000_000
         border = WindowBorder(time_ns=ns, index=second * 100, server=None, cpu_ns=0, read_ns=ns)

@@ -136,10 +136,10 @@ class LevelLedger:
         """Close the current window at `border`."""
         first = self.borders[-1]
         self.borders.append(border)
-        rows = self._select_rows(first, border)
-        window = self._build_window(first, border, rows)
+        sample = self._take_sample(first, border)
+        window = self._build_window(first, border, sample)
         self.windows.append(window)
-        self._samples.append(self._take_sample(first, border, rows, window))
+        self._samples.append(sample)
         self._status = self._rule.status(self.windows, self._samples)
         log.debug("%s, window %d: %s", self._level, len(self.windows), _describe_window(window))
 
@@ -185,18 +185,15 @@ class LevelLedger:
     def measured(self, between: Between, ending: Ending) -> MeasuredLevel:
         """Return the finished level. Call it after `close`; nothing may follow."""
         first, last = self.first_kept, self.borders[-1]
-        rows = self._select_rows(first, last)
-        merged = self._build_window(first, last, rows)
+        rows = self._records.between(first.index, last.index)
         sample = joined(self._samples[-self._status.kept :])
-        status = self._select_rows(self.borders[0], last)["status"]
+        merged = self._build_window(first, last, sample)
+        status = self._records.between(self.borders[0].index, last.index)["status"]
         kinds = [
             ErrorCount(code=ending.failures[s].code, count=count, message=ending.failures[s].message)
             for s, count in sorted(Counter(status[status != SUCCESS].tolist()).items())
             if s in ending.failures
         ]
-        if self.settings.request_count:
-            # a counted run lasts from its first request to its last, not from border to border
-            sample = replace(sample, start_ns=merged.start_ns, end_ns=merged.end_ns)
         return MeasuredLevel(
             level=self._level,
             settings=self.settings,
@@ -219,36 +216,36 @@ class LevelLedger:
             slo=self._assess_objectives(),
         )
 
-    def _select_rows(self, first: WindowBorder, last: WindowBorder) -> Rows:
-        return self._records.between(first.index, last.index)
-
-    def _build_window(self, first: WindowBorder, last: WindowBorder, rows: Rows) -> Window:
-        """Return the interval between two borders, which has these rows, as one window.
-
-        With a fixed request count, the interval is from the first request's start to the last one's
-        end.
+    def _take_sample(self, first: WindowBorder, last: WindowBorder) -> Sample:
+        """Return the requests between two borders. With a fixed request count, the interval is from the first
+        request's start to the last one's end.
         """
+        # by block: the columns of one stay in the processor's cache, and its rows need not be copied
+        parts = list(self._records.parts(first.index, last.index)) or [self._records.between(0, 0)]
         start_ns, end_ns = first.time_ns, last.time_ns
-        if self.settings.request_count and len(rows):
-            start_ns, end_ns = int(rows["start_ns"].min()), int(rows["end_ns"].max())
-        good, percentile = succeeded(rows), self.settings.percentile
-        extra = () if percentile is None else (percentile,)
-        return Window(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            requests=len(good),
-            failed=len(rows) - len(good),
-            throughput_infer_per_s=len(good) * self._batch_size * 1e9 / max(end_ns - start_ns, 1),
-            latency=summarize(good["end_ns"] - good["intended_ns"], extra) if len(good) else None,
-            client_busy=(last.cpu_ns - first.cpu_ns) / max(last.read_ns - first.read_ns, 1),
-            stabilizing_percentile=percentile,
-        )
-
-    def _take_sample(self, first: WindowBorder, last: WindowBorder, rows: Rows, window: Window) -> Sample:
-        sample = sample_of(rows, window.start_ns, window.end_ns)
+        if self.settings.request_count and len(parts[0]):
+            start_ns = min(int(rows["start_ns"].min()) for rows in parts)
+            end_ns = max(int(rows["end_ns"].max()) for rows in parts)
+        sample = joined([sample_of(rows, start_ns, end_ns) for rows in parts])
         if not self.settings.streamed:
             return sample
         return replace(sample, figures=figures_of(self._records, range(first.index, last.index)))
+
+    def _build_window(self, first: WindowBorder, last: WindowBorder, sample: Sample) -> Window:
+        """Return the interval between two borders as one window."""
+        good, percentile = sample.good, self.settings.percentile
+        extra = () if percentile is None else (percentile,)
+        took_ns = max(sample.end_ns - sample.start_ns, 1)
+        return Window(
+            start_ns=sample.start_ns,
+            end_ns=sample.end_ns,
+            requests=len(good),
+            failed=len(sample.ok) - len(good),
+            throughput_infer_per_s=len(good) * self._batch_size * 1e9 / took_ns,
+            latency=summarize(good, extra) if len(good) else None,
+            client_busy=(last.cpu_ns - first.cpu_ns) / max(last.read_ns - first.read_ns, 1),
+            stabilizing_percentile=percentile,
+        )
 
     def _assess_objectives(self) -> tuple[Assessment, ...]:
         settings = self.settings
@@ -261,8 +258,13 @@ class LevelLedger:
 
 def index_after(records: Records, since: int, time_ns: int) -> int:
     """Return the index of the first record from `since` on that ended after `time_ns`."""
-    later = records.since(since)["end_ns"] > time_ns
-    return since + (int(later.argmax()) if later.any() else len(later))
+    index = since
+    for rows in records.parts(since, len(records)):
+        later = rows["end_ns"] > time_ns
+        if later.any():
+            return index + int(later.argmax())
+        index += len(rows)
+    return index
 
 
 def full_at(rows: Rows, wanted: int, not_before_ns: int) -> int | None:
