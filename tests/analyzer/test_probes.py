@@ -193,6 +193,21 @@ def test_pages_are_looked_at_under_load_only_if_there_are_more(monkeypatch: pyte
     assert after.pss_bytes - before.pss_bytes > 32 << 20
 
 
+def test_the_own_memory_of_a_process_that_has_just_ended_is_unknown_and_not_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ended(process: psutil.Process) -> None:
+        raise psutil.NoSuchProcess(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "memory_full_info", ended)
+    probe = ProcessProbe(os.getpid())
+    probe.sample()
+    memory = probe.usage().memory
+    assert memory is not None
+    assert memory.rss_bytes > 0
+    assert (memory.uss_bytes, memory.pss_bytes) == (None, None)
+
+
 def test_children_count_too() -> None:
     alone, family = ProcessProbe(os.getpid()), ProcessProbe(os.getpid())
     alone.sample()

@@ -19,7 +19,7 @@ from tpx.processors import processor_name, schedulable_processors
 FEWEST_NS = 200_000_000
 """Shortest interval for a share of processor time, which is counted in hundredths of a second."""
 GROWN = 1.01
-"""Growth of the resident memory after which shared pages are told from own ones under load, too."""
+"""Growth of the resident memory from which on shared pages are told from own ones under load, too."""
 RAPL_ROOT = Path("/sys/class/powercap")
 RAPL_PACKAGES = "intel-rapl:[0-9]*"
 """Whole packages, including AMD's; an entry with a second colon is part of one and would count twice."""
@@ -187,7 +187,8 @@ class ProcessProbe:
                 return
             sums = {kind: size + getattr(full, kind) for kind, size in sums.items() if hasattr(full, kind)}
         for kind, size in sums.items():
-            self._note(kind, size)
+            if size:  # 0 if all of them have ended since
+                self._note(kind, size)
 
 
 class HostWatch:

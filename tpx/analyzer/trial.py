@@ -124,6 +124,7 @@ class TrialRunner:
             async with Watch(self._probes, self._interval_s) as watch:
                 measurement = await self._runner.measure(load, windows=ROUND_WINDOWS if trial.round else 0)
             took_ns = time.perf_counter_ns() - measured_ns
+            usage = watch.usage
         except (UsageError, ServerLost):
             raise
         except TpxError as exc:
@@ -142,10 +143,10 @@ class TrialRunner:
             variant=variant,
             load=load,
             round=trial.round,
-            memory=watch.usage.memory or measurement.memory,
-            gpus=watch.usage.gpus or measurement.gpus,
-            cpu_percent=watch.usage.cpu_percent or measurement.cpu_percent,
-            energy=watch.usage.energy or measurement.energy,
+            memory=usage.memory or measurement.memory,
+            gpus=usage.gpus or measurement.gpus,
+            cpu_percent=usage.cpu_percent or measurement.cpu_percent,
+            energy=usage.energy or measurement.energy,
             duration_ns=measurement.duration_ns or took_ns,
             cost_ns=measurement.cost_ns or time.perf_counter_ns() - started_ns,
             host=None if server is None or server.pid is None else host.use(),
@@ -159,7 +160,8 @@ class TrialRunner:
             return None
         async with Watch(probes, self._interval_s) as watch:
             await asyncio.sleep(duration_s)
-        return ServerOnly(memory=watch.usage.memory, gpus=watch.usage.gpus, energy=watch.usage.energy)
+        usage = watch.usage
+        return ServerOnly(memory=usage.memory, gpus=usage.gpus, energy=usage.energy)
 
     async def close(self) -> None:
         await self._runner.close()

@@ -20,7 +20,7 @@ from tpx.perf.clients.base import Failure
 from tpx.perf.levels import Level
 from tpx.perf.measure.ledger import Ending, LevelLedger, WindowBorder
 from tpx.perf.objectives import Compliance, parse_objectives
-from tpx.perf.records import Rows
+from tpx.perf.records import Records, Rows
 from tpx.perf.results import LevelResult, Verdict
 from tpx.perf.settings import ErrorBudget, LevelSettings
 
@@ -274,3 +274,23 @@ def test_by_perf_analyzers_rule_too_further_windows_settle_an_objective() -> Non
     result = settled("p99<200ms", steady(0.02), replace(PA, stability=0.5))
     assert result.slo[0].outcome is Compliance.MET
     assert result.kept_windows == len(result.windows) > 3
+
+
+def test_windows_are_the_same_however_many_blocks_their_rows_are_in() -> None:
+    starts = np.linspace(0, 4, 400, endpoint=False)
+    rows = rows_of(starts, starts + np.tile((0.001, 0.003), 200))
+    rows["status"][::7] = 500
+    found = []
+    for block_rows in (3, 100, 1000):
+        records = Records(block_rows)
+        records.extend(rows)
+        ledger = LevelLedger(records, PA, ONE, 1)
+        ledger.begin(WindowBorder(time_ns=0, index=0, server=None, cpu_ns=0, read_ns=0))
+        for ns in (1_000_000_000, 2_500_000_000, 2_500_000_001):
+            index = ledger.index_at(ns)
+            ledger.close(WindowBorder(time_ns=ns, index=index, server=None, cpu_ns=0, read_ns=ns))
+        found.append((ledger.windows, [border.index for border in ledger.borders]))
+    assert found[0] == found[1] == found[2]
+    windows, indexes = found[0]
+    assert indexes == [0, 100, 250, 250]
+    assert [(window.requests, window.failed) for window in windows] == [(85, 15), (129, 21), (0, 0)]

@@ -34,7 +34,7 @@ CPU, HOST_MEMORY, PROCESS_MEMORY = (
 _ALWAYS = (*GPU_SERIES, INFERENCES, EXECUTIONS, CPU, HOST_MEMORY, PROCESS_MEMORY)
 _UUID = re.compile(r'gpu_uuid="([^"]*)"')
 _PIECE_BYTES = 16 << 10
-"""Bytes of a page that are read at once, which takes half a millisecond: responses come meanwhile."""
+"""Bytes of a page that are read at once, half a millisecond in which the load neither sends nor receives."""
 _TYPES = re.compile(rb"^# TYPE (\S+) (\S+)", re.MULTILINE)
 
 
