@@ -39,7 +39,7 @@ class Teller:
         """A request whose responses came at these times."""
         self.records.arrivals.extend(times_ns)
         first, last = times_ns[0], times_ns[-1]
-        self.records.append(0, 0, 0, first, last, 0, len(times_ns), 0, sequence, units)
+        self.records.append(0, 0, 0, first, last, 0, len(times_ns), 0, sequence, units, 0, 0, 0, 0)
 
     def lost(self, sequence: int, end_ns: int) -> None:
         self.records.append(0, 0, 0, end_ns, end_ns, -1, 0, 0, sequence)
