@@ -97,6 +97,20 @@ async def test_rounds_that_follow_at_once_are_split_as_before() -> None:
     assert [len(data) for data in transport.log] == [20, 20]
 
 
+async def test_rounds_of_several_connections_are_not_split() -> None:
+    now_ns, transports, coalescing = [10**9], [Recorder(), Recorder()], WriteCoalescing()
+    buffers = [WriteBuffer(transport, lambda: now_ns[0]) for transport in transports]
+    for buffer in buffers:
+        buffer.coalesce_with(coalescing)
+    for turn in range(20):
+        buffers[turn % 2].hold()
+        for _ in range(40):
+            now_ns[0] += 8000
+            buffers[turn % 2].write(b"r")
+        buffers[turn % 2].release(expecting=False)
+    assert [len(data) for data in transports[0].log] == [32, 8] * 10
+
+
 async def test_what_is_written_at_other_times_leaves_at_the_end_of_the_turn() -> None:
     transport = Recorder()
     buffer = WriteBuffer(transport)

@@ -4,8 +4,8 @@ Writes to many local connections are also coalesced and flushed at the end of th
 client that sleeps between two responses is woken for each, which may cost as much CPU as the rest of a
 small response.
 
-A client with many requests in flight on one connection and its server take turns if all responses leave
-together: each idles while the other works. Half of the responses are then flushed early, so that both work.
+A client with many requests in flight on its only connection and the server take turns if all responses
+leave together: each idles while the other works. Half of them are then flushed early, so that both work.
 """
 
 import asyncio
@@ -62,18 +62,19 @@ def direct_write(transport: asyncio.Transport) -> Callable[[Buffer], None]:
 class WriteCoalescing:
     """Write buffers that are flushed together at the end of a loop iteration."""
 
-    __slots__ = ("_last", "_waiting", "connections")
+    __slots__ = ("_waiting", "connections", "last")
 
     def __init__(self) -> None:
         self.connections = 0
         """Number of connections that may have something to send at the same time."""
         self._waiting: list[WriteBuffer] = []
-        self._last: WriteBuffer | None = None
+        self.last: WriteBuffer | None = None
+        """The buffer that most recently had something to flush at the end of a read."""
 
     def is_free(self, buffer: "WriteBuffer") -> bool:
         """Return True if a buffer may be flushed now: connections are few, or only it responds again."""
-        alone = self._last is buffer and not self._waiting
-        self._last = buffer
+        alone = self.last is buffer and not self._waiting
+        self.last = buffer
         return alone or self.connections < _MANY
 
     def add(self, buffer: "WriteBuffer") -> None:
@@ -119,7 +120,7 @@ class WriteBuffer:
         self._ended = False
 
     def coalesce_with(self, coalescing: WriteCoalescing) -> None:
-        """Share flushes with other connections; until called, each connection flushes alone."""
+        """Take turns with other connections; until called, each connection is on its own."""
         self._coalescing = coalescing
 
     def write_at_once(self) -> None:
@@ -130,7 +131,9 @@ class WriteBuffer:
     def hold(self) -> None:
         """Start handling a read: writes are buffered until `release`, or flushed early if they are many."""
         self._held = True
-        if self._round >= _FEWEST_SPLIT:
+        if self._coalescing.last is not self:  # this process has other peers to work for
+            self._early, self._round = _MOST_EARLY, 0
+        elif self._round >= _FEWEST_SPLIT:
             now_ns = self._clock()
             if now_ns - self._flushed_ns > _IDLE_NS:
                 splits = self._flushed_ns - self._began_ns > _SPLIT_NS

@@ -21,6 +21,7 @@ from tpx.protocol.protobuf_contents import encode_varint
 from tpx.protocol.tensors import Tensor
 from tpx.protocol.v2 import Parameter, SharedMemoryRange
 from tpx.protocol.v2_protobuf import set_parameters
+from tpx.protocol.write_buffer import WriteCoalescing
 
 log = logging.getLogger(__name__)
 SLOTS_PER_CONNECTION = 16
@@ -61,6 +62,7 @@ class GrpcSlots:
         self._slots: list[Slot] = []
         self._tls = tls_context(endpoint.tls)
         self._replacing = asyncio.Lock()
+        self._coalescing = WriteCoalescing()
 
     def send_on(self, carrier: Any) -> Send:
         """Return the carrier's own method that sends, so that no code of ours runs before the wire."""
@@ -137,7 +139,7 @@ class GrpcSlots:
                 slot.connection, slot.send = fresh, self.send_on(fresh)
 
     async def _connect(self) -> GrpcCarrier:
-        return await connect_grpc(self.endpoint, self._tls)
+        return await connect_grpc(self.endpoint, self._tls, self._coalescing)
 
 
 class GrpcClient(GrpcSlots):

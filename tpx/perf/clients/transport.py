@@ -16,6 +16,7 @@ from tpx.perf.clients.proxies import HttpProxy, environment_proxy
 from tpx.perf.clients.tls import TlsSettings, tls_context
 from tpx.protocol.http1.client import HttpCarrier, HttpClientConnection, HttpConnector
 from tpx.protocol.tensors import Buffer
+from tpx.protocol.write_buffer import WriteCoalescing
 
 if TYPE_CHECKING:
     from tpx.protocol.grpc.client_call import GrpcResponse, PreparedCall
@@ -172,14 +173,18 @@ def http_dialer(
     return dialer
 
 
-async def connect_grpc(to: Destination, tls: ssl.SSLContext | None) -> GrpcCarrier:
-    """Return a connection to a gRPC server; `tls` is made of its settings. Raises WireError naming the
-    address.
+async def connect_grpc(
+    to: Destination, tls: ssl.SSLContext | None, coalescing: WriteCoalescing | None = None
+) -> GrpcCarrier:
+    """Return a connection to a gRPC server; `tls` is made of its settings, `coalescing` belongs to the
+    connections that send in turns. Raises WireError naming the address.
     """
     if to.library is None:
         from tpx.protocol.grpc import client as own_grpc  # late: requests over HTTP do without it
 
         connection = await own_grpc.connect(to.host, to.port, tls=tls)
+        if coalescing is not None:
+            connection.http2.transport.coalesce_with(coalescing)
         if to.at_once:
             connection.write_at_once()
         return connection
