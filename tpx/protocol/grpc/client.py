@@ -15,9 +15,10 @@ from tpx.protocol.grpc.client_call import (
     ResponseTemplate,
     template_of,
 )
-from tpx.protocol.grpc.framing import PREFIX_BYTES, frame_message
+from tpx.protocol.grpc.framing import frame_message
 from tpx.protocol.grpc.metadata import ResponseHead, request_block
 from tpx.protocol.grpc.status import Status, from_reset, to_code
+from tpx.protocol.grpc.unary_response import JOIN_BELOW_BYTES
 from tpx.protocol.http2 import frames
 from tpx.protocol.http2.connection import Http2Connection
 from tpx.protocol.http2.frames import (
@@ -37,7 +38,7 @@ from tpx.protocol.tensors import Buffer, new_scratch
 
 _LAST_WORDS_S = 0.5
 _REFUSALS = 5
-"""Frame header of a WINDOW_UPDATE of the connection."""
+"""Number of times that a call which the server refused is made again."""
 _clock = time.perf_counter_ns
 
 
@@ -62,7 +63,7 @@ class GrpcClientConnection:
         self._greeted = False
         self._template: ResponseTemplate | None = None
         self._last_bytes = 0  # size of the last read
-        self._spare: ClientCall | None = None  # an ended call, for reuse: saves an allocation per call
+        self._spare: ClientCall | None = None  # a call that a template ended, for reuse: saves an allocation
         self._authority = authority
         self._tls = tls
         self._waiting: deque[tuple[PreparedCall, Callable[[GrpcResponse], None], int]] = deque()
@@ -111,20 +112,24 @@ class GrpcClientConnection:
         self._next_id = stream_id + 2
         if stream_id > MAX_STREAM_ID - 2:  # out of stream IDs: the user must open another connection
             self.closing = True
-        call, self._spare = self._spare, None
+        sender = self.http2.sender
+        call = self._spare
         if call is None:
             call = ClientCall(self.http2, stream_id, on_response, self._end_call)
         else:
-            call.reuse(stream_id, on_response)
+            self._spare = None
+            call.id, call.on_response = stream_id, on_response
+            call.send_window, call.we_ended, call.refusals = sender.initial_window, False, 0
         call.prepared = prepared
         self._calls[stream_id] = call
-        sender = self.http2.sender
         if prepared.largest <= sender.frame_bytes and sender.reserve(call, len(prepared.framed)):
             call.we_ended = True
-            number = stream_id.to_bytes(4, "big")
-            sender.transport.write(
-                b"".join((prepared.start, number, prepared.middle, number, prepared.framed))
-            )
+            head = prepared.pack(prepared.start, stream_id, prepared.middle, stream_id)
+            framed = prepared.framed
+            if len(framed) < JOIN_BELOW_BYTES:
+                sender.transport.write(head + framed)
+            else:
+                sender.transport.writelines([head, framed])
         else:
             self._write_block(stream_id, prepared.block)
             sender.queue(call, (prepared.framed,), ending=True)
@@ -242,27 +247,40 @@ class GrpcClientConnection:
         WINDOW_UPDATE frames of the connection are skipped in between: gRPC's C core sends them with
         responses.
         """
-        read_ns, at, end = _clock(), 0, len(data)
-        http2, calls, response = self.http2, self._calls, template.response
+        at, end, response = 0, len(data), template.response
+        response.first_byte_ns = response.end_ns = _clock()
         while True:
-            for stream_id, message in template.split(data, at):
-                call = calls.get(stream_id)
-                # only a unary call that was sent in one write and has received nothing yet
-                if call is None or call.prepared is None or call.outbox is not None or call.first_byte_ns:
-                    return at
-                del calls[stream_id]
-                at += template.size
-                http2.received(PREFIX_BYTES + len(message))
-                response.data, response.first_byte_ns, response.end_ns = message, read_ns, read_ns
-                self._spare = call
-                self._deliver_response(call.on_response, response)
-                if http2.closed:
-                    return at
+            count = self._deliver_matching(data, at, template)
+            at += count * template.size
+            self.http2.received(count * template.data_bytes)
             stop = at + frames.CONNECTION_UPDATE_BYTES
-            if stop > end or not data.startswith(frames.CONNECTION_UPDATE, at):
-                return at
-            http2.control.window_update(0, 0, data[at + HEADER_BYTES : stop])
+            if stop > end or self.http2.closed or not data.startswith(frames.CONNECTION_UPDATE, at):
+                break
+            self.http2.control.window_update(0, 0, data[at + HEADER_BYTES : stop])
             at = stop
+        if self.closing and not self._calls:
+            self.http2.transport.close()
+        return at
+
+    def _deliver_matching(self, data: bytes, at: int, template: ResponseTemplate) -> int:
+        """Deliver the matching responses from `at` on to calls that wait for one; return their number."""
+        count, calls, response = 0, self._calls, template.response
+        for stream_id, message in template.split(data, at):
+            call = calls.pop(stream_id, None)
+            if call is None:
+                break
+            # only a unary call that was sent in one write and has received nothing yet
+            if call.prepared is None or call.outbox is not None or call.first_byte_ns:
+                calls[stream_id] = call
+                break
+            count += 1
+            self._spare, response.data = call, message
+            if self._waiting:
+                self._start_waiting_calls()
+            call.on_response(response)
+            if self.http2.closed:
+                break
+        return count
 
     def headers(self, stream_id: int, flags: int, block: bytes) -> None:
         """Handle a response's headers, or its trailers, which end the call."""

@@ -52,7 +52,7 @@ class GrpcResponse:
 class PreparedCall:
     """Encoded unary call: constant bytes except for the stream ID."""
 
-    __slots__ = ("block", "framed", "largest", "middle", "start")
+    __slots__ = ("block", "framed", "largest", "middle", "pack", "start")
 
     def __init__(self, block: bytes, framed: bytes) -> None:
         self.block = block
@@ -60,14 +60,15 @@ class PreparedCall:
         self.largest = max(len(block), len(framed))
         """Size of the larger of the two frames' payloads."""
         # frame headers without the stream ID, for sending a call in one write
-        self.start = frames.frame_header(HEADERS, END_HEADERS, 0, len(block))[:5]
-        self.middle = block + frames.frame_header(DATA, END_STREAM, 0, len(framed) & 0xFFFFFF)[:5]
+        self.start = frames.frame_header(HEADERS, END_HEADERS, 0, len(block))[:_UP_TO_NUMBER]
+        self.middle = block + frames.frame_header(DATA, END_STREAM, 0, len(framed) & 0xFFFFFF)[:_UP_TO_NUMBER]
+        self.pack = Struct(f">{_UP_TO_NUMBER}sI{len(self.middle)}sI").pack
 
     def with_message(self, framed: bytes) -> "PreparedCall":
         """Return this call with another message of the same length, without encoding anything."""
         call = PreparedCall.__new__(PreparedCall)
         call.block, call.framed, call.largest = self.block, framed, self.largest
-        call.start, call.middle = self.start, self.middle
+        call.start, call.middle, call.pack = self.start, self.middle, self.pack
         return call
 
 
@@ -107,14 +108,6 @@ class ClientCall(Stream):
         self.head: ResponseHead | None = None
         self.data: Buffer = b""
         self.first_byte_ns = 0
-
-    def reuse(self, stream_id: int, on_response: Callable[[GrpcResponse], None]) -> None:
-        """Reuse the object for another call, after a template matched the previous response as a whole."""
-        self.id = stream_id
-        self.on_response = on_response
-        self.send_window = self._http2.sender.initial_window
-        self.we_ended = False
-        self.refusals = 0
 
     def receive(self, data: bytes, start: int, stop: int) -> None:
         if self.head is None:
@@ -212,6 +205,7 @@ class ResponseTemplate:
         self._layout = layout.iter_unpack
         self._begin, _, self._head, _, self._prefix, _, self._end, _, self._trailers = layout.unpack(data)
         self.size = len(data)
+        self.data_bytes = message_stop - message_start + PREFIX_BYTES
         self.response = response = GrpcResponse(Status.OK, trailers.message, b"", 0)
         """Object shared by all matching responses; `data` and the times are set for each."""
         response.metadata = trailers.metadata

@@ -139,7 +139,8 @@ class FrameSender:
         if size > self.window or size > stream.send_window or self.paused or self.owes_update:
             return False
         stream.send_window -= size
-        self.take(size)
+        self.window -= size
+        self.sent_bytes += size
         return True
 
     def fits(self, size: int) -> int:
