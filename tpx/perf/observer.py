@@ -9,7 +9,7 @@ import numpy as np
 from tpx.perf.clients.model import ModelDescription
 from tpx.perf.levels import Level
 from tpx.perf.loads.base import Load
-from tpx.perf.records import succeeded
+from tpx.perf.records import elapsed_ns, succeeded
 from tpx.perf.results import DataSummary, LevelResult, ServerBreakdown
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.summaries import rank
@@ -78,23 +78,23 @@ class ProgressMeter:
     def report(self, window: int, server: Callable[[], ServerBreakdown | None] = lambda: None) -> None:
         """Report progress in `window` (0 is the warm-up) if the observer's interval has passed."""
         now_ns = perf_counter_ns()
-        elapsed_ns = now_ns - self._at_ns
+        passed_ns = now_ns - self._at_ns
         interval_s = self._observer.progress_interval_s
-        if not interval_s or elapsed_ns < interval_s * 1e9:
+        if not interval_s or passed_ns < interval_s * 1e9:
             return
         good = succeeded(self._load.records.since(self._index))
         self._at_ns, self._index = now_ns, len(self._load.records)
         percentiles_ns: dict[float, int] = {}
         if len(good):
             places = {p: rank(p, len(good)) for p in WATCHED}
-            ordered = np.partition(good["end_ns"] - good["intended_ns"], tuple(places.values()))
+            ordered = np.partition(elapsed_ns(good, "intended_ns", "end_ns"), tuple(places.values()))
             percentiles_ns = {p: int(ordered[place]) for p, place in places.items()}
         self._observer.progress(
             LevelProgress(
                 level=self._level,
                 window=window,
                 max_windows=self._max_windows,
-                throughput_infer_per_s=len(good) * self._batch_size * 1e9 / elapsed_ns,
+                throughput_infer_per_s=len(good) * self._batch_size * 1e9 / passed_ns,
                 percentiles_ns=percentiles_ns,
                 failed=self._load.failed,
                 failures=tuple(f"{f.code}: {f.message}" for f in self._load.failures().values()),

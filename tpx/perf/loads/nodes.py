@@ -19,7 +19,7 @@ from tpx.perf.inputs.feed import Share
 from tpx.perf.loads.base import LoadRequest
 from tpx.perf.loads.worker import Go, OpenTarget, Stop, WorkerReport
 from tpx.perf.loads.workers import GATHER_S, GRACE_S, LocalWorker, StartWorker
-from tpx.perf.records import FIELDS
+from tpx.perf.records import FIELDS, elapsed_ns
 from tpx.protocol.json_values import JsonValue
 from tpx.ray_driver import connected
 from tpx.report.digits import MICROSECONDS
@@ -201,7 +201,9 @@ class NodeWorker:
                     column[column != 0] += offset_ns
                 self._rows += len(rows)
                 if len(rows):
-                    self._late_ns = max(self._late_ns, int(np.max(rows["start_ns"] - rows["intended_ns"])))
+                    self._late_ns = max(
+                        self._late_ns, int(np.max(elapsed_ns(rows, "intended_ns", "start_ns")))
+                    )
                 # 0 until all rows were reported once
                 complete_ns = report.complete_ns and report.complete_ns + offset_ns
                 times_ns = report.times_ns + offset_ns

@@ -14,7 +14,16 @@ from tpx.perf.measure.estimates import Sample
 from tpx.perf.measure.ledger import MeasuredLevel
 from tpx.perf.measure.streams import goodput_figures, request_spans, stream_figures
 from tpx.perf.measure.wakeups import is_local, may_dominate, wake_ups
-from tpx.perf.records import MODEL_SHIFT, SUCCESS, Records, Rows, response_times, select_rows, succeeded
+from tpx.perf.records import (
+    MODEL_SHIFT,
+    SUCCESS,
+    Records,
+    Rows,
+    elapsed_ns,
+    response_times,
+    select_rows,
+    succeeded,
+)
 from tpx.perf.results import (
     DOMINANT_SHARE,
     LevelResult,
@@ -79,9 +88,9 @@ def open_loop_figures(rows: Rows, duration_ns: int, load: Load) -> OpenLoop | No
     good = succeeded(rows)
     if not len(good):
         return None
-    slip = rows["start_ns"] - rows["intended_ns"]
+    slip = elapsed_ns(rows, "intended_ns", "start_ns")
     return OpenLoop(
-        service_latency=summarize(good["end_ns"] - good["start_ns"]),
+        service_latency=summarize(elapsed_ns(good, "start_ns", "end_ns")),
         slip=summarize(slip),
         delayed=int(np.count_nonzero(slip > LATE_NS)),
         sent_per_s=len(rows) * 1e9 / max(duration_ns, 1),
@@ -148,6 +157,6 @@ def _iter_members(connected: ConnectedModel, measured: MeasuredLevel) -> Iterato
             requests=len(good),
             failed=len(rows) - len(good),
             throughput_infer_per_s=per_s,
-            latency=summarize(good["end_ns"] - good["intended_ns"]) if len(good) else None,
+            latency=summarize(elapsed_ns(good, "intended_ns", "end_ns")) if len(good) else None,
             server=statistics.between(measured.first.server, measured.last.server),
         )

@@ -15,7 +15,7 @@ from tpx.perf.objectives import (
     assess_exact,
     assess_interval,
 )
-from tpx.perf.records import SUCCESS, Rows
+from tpx.perf.records import SUCCESS, Rows, elapsed_ns
 from tpx.perf.results import Estimates, LatencyEstimate
 from tpx.perf.statistics.intervals import (
     CONFIDENCE,
@@ -79,7 +79,7 @@ def sample_of(rows: Rows, start_ns: int, end_ns: int) -> Sample:
         start_ns=start_ns,
         end_ns=end_ns,
         ends=np.maximum(rows["end_ns"], start_ns),
-        latencies=rows["end_ns"] - rows["intended_ns"],
+        latencies=elapsed_ns(rows, "intended_ns", "end_ns"),
         ok=rows["status"] == SUCCESS,
     )
 

@@ -19,7 +19,7 @@ from tpx.perf.measure.estimates import Sample, assess, joined, sample_of
 from tpx.perf.measure.rules import LOOK_GROWTH, STABILITY_WINDOWS, LevelStatus, rule_for
 from tpx.perf.measure.streams import figures_of, goodput
 from tpx.perf.objectives import Assessment, Compliance
-from tpx.perf.records import SUCCESS, Records, Rows, succeeded
+from tpx.perf.records import SUCCESS, Records, Rows, elapsed_ns, succeeded
 from tpx.perf.results import ClientCheck, ClientTimes, ErrorCount, ServerBreakdown, Window
 from tpx.perf.settings import LevelSettings
 from tpx.perf.statistics.summaries import rank, summarize
@@ -105,7 +105,7 @@ class MeasuredLevel:
     @property
     def in_flight(self) -> float:
         """Average number of requests in flight: completion rate times service time (Little's law)."""
-        return float((self.rows["end_ns"] - self.rows["start_ns"]).sum()) / max(self.merged.duration_ns, 1)
+        return float(elapsed_ns(self.rows, "start_ns", "end_ns").sum()) / max(self.merged.duration_ns, 1)
 
 
 class LevelLedger:
@@ -211,7 +211,7 @@ class LevelLedger:
             check=ClientCheck(
                 cpu_share=merged.client_busy,
                 loop_lag_p99_ns=ending.loop_lag_p99_ns,
-                slip_p99_ns=p99(rows["start_ns"] - rows["intended_ns"]),
+                slip_p99_ns=p99(elapsed_ns(rows, "intended_ns", "start_ns")),
             ),
             slo=self._assess_objectives(),
         )
@@ -287,7 +287,7 @@ def client_times(rows: Rows) -> ClientTimes | None:
     if not len(good):
         return None
     send, receive, total = (
-        int((good[later] - good[earlier]).sum()) // len(good)
+        int(elapsed_ns(good, earlier, later).sum()) // len(good)
         for earlier, later in (("start_ns", "sent_ns"), ("first_byte_ns", "end_ns"), ("start_ns", "end_ns"))
     )
     return ClientTimes(send_ns=send, wait_ns=max(0, total - send - receive), receive_ns=receive)
