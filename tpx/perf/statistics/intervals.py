@@ -215,8 +215,8 @@ def too_few(percentile: float, count: int, effect: float = 1.0) -> str:
     if count < needed:
         return f"n too small for p{percentile:g} (need >= {needed})"
     return (
-        f"too few requests for p{percentile:g} (need >= {needed:,} unrelated ones, "
-        f"these {count:,} tell as much as {count / effect:,.0f})"
+        f"too few unrelated requests for p{percentile:g} (need >= {needed:,}; slow ones come in groups, "
+        f"so these {count:,} tell as much as {count / effect:,.0f})"
     )
 
 
