@@ -206,6 +206,7 @@ class ResponseTemplate:
         self._begin, _, self._head, _, self._prefix, _, self._end, _, self._trailers = layout.unpack(data)
         self.size = len(data)
         self.data_bytes = message_stop - message_start + PREFIX_BYTES
+        """Size of the DATA frame's payload, which counts in flow control."""
         self.response = response = GrpcResponse(Status.OK, trailers.message, b"", 0)
         """Object shared by all matching responses; `data` and the times are set for each."""
         response.metadata = trailers.metadata
