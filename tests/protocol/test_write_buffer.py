@@ -97,6 +97,21 @@ async def test_rounds_that_follow_at_once_are_split_as_before() -> None:
     assert [len(data) for data in transport.log] == [20, 20]
 
 
+async def test_half_of_a_long_round_leaves_early_also_if_other_threads_computed_it() -> None:
+    transport, now_ns = Recorder(), [10**9]
+    buffer = WriteBuffer(transport, lambda: now_ns[0])
+    for _ in range(3):
+        transport.log.clear()
+        buffer.hold()
+        buffer.release(expecting=True)
+        for _ in range(40):
+            now_ns[0] += 8000
+            buffer.write(b"r")
+        await asyncio.sleep(0)
+        now_ns[0] += 100_000
+    assert [len(data) for data in transport.log] == [20, 20]
+
+
 async def test_rounds_of_several_connections_are_not_split() -> None:
     now_ns, transports, coalescing = [10**9], [Recorder(), Recorder()], WriteCoalescing()
     buffers = [WriteBuffer(transport, lambda: now_ns[0]) for transport in transports]

@@ -69,7 +69,7 @@ class WriteCoalescing:
         """Number of connections that may have something to send at the same time."""
         self._waiting: list[WriteBuffer] = []
         self.last: WriteBuffer | None = None
-        """The buffer that most recently had something to flush at the end of a read."""
+        """The buffer that was flushed last, or is about to be."""
 
     def is_free(self, buffer: "WriteBuffer") -> bool:
         """Return True if a buffer may be flushed now: connections are few, or only it responds again."""
@@ -188,6 +188,7 @@ class WriteBuffer:
         self.written += size
         self._round += len(parts)
         self._flushed_ns = self._clock()
+        self._coalescing.last = self
         if len(parts) == 1:
             self._send(parts[0])
         elif size < _JOIN_BELOW_BYTES or (_NEVER_PAUSES and type(self.transport).__module__ == _ASYNCIOS_OWN):

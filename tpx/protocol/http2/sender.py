@@ -139,8 +139,7 @@ class FrameSender:
         if size > self.window or size > stream.send_window or self.paused or self.owes_update:
             return False
         stream.send_window -= size
-        self.window -= size
-        self.sent_bytes += size
+        self.take(size)
         return True
 
     def fits(self, size: int) -> int:
