@@ -72,7 +72,6 @@ ACCEPTED: list[tuple[Endpoint, dict[str, Any]]] = [
             ],
             "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
             "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}}},
-            "store": False,
         },
     ),
     (
@@ -138,7 +137,7 @@ REFUSED: list[tuple[Endpoint, dict[str, Any], str]] = [
     ("chat/completions", {"stream_options": {"include_usage": True}}, "stream_options"),
     ("chat/completions", {"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
     ("chat/completions", {"top_logprobs": 2}, "top_logprobs"),
-    ("chat/completions", {"tool_choice": "auto"}, "tool_choice"),
+    ("chat/completions", {"tool_choice": "required"}, "tool_choice"),
     ("chat/completions", {"tools": [tool()], "tool_choice": "always"}, "tool_choice"),
     ("chat/completions", {"tools": [{"type": "custom", "function": {"name": "f"}}]}, "tools[0].type"),
     ("chat/completions", {"tools": [tool(name="a b")]}, "tools[0].function.name"),

@@ -83,7 +83,7 @@ def _fields(names: str, **checks: Check) -> dict[str, Check]:
     return {**dict.fromkeys(names.split(), _accept), **checks, "model": text_of, "user": text_of}
 
 
-_SAMPLING = "temperature top_p top_k tool_choice metadata chat_template_kwargs"
+_SAMPLING = "temperature top_p top_k tool_choice metadata"
 _COUNTED = _fields(
     "tool_choice thinking",
     messages=_check_content,
@@ -99,12 +99,14 @@ FIELDS: Mapping[str, Mapping[str, Check]] = {
         input=_check_content,
         stream=flag,
         text=_check_format,
+        chat_template_kwargs=object_of,
         tools=_check_tools("parameters", "function"),
         store=only(False),
         background=only(False),
         service_tier=only("auto", "default"),
     ),
-    "messages": _COUNTED | _fields(f"{_SAMPLING} max_tokens stop_sequences", stream=flag),
+    "messages": _COUNTED
+    | _fields(f"{_SAMPLING} max_tokens stop_sequences", stream=flag, chat_template_kwargs=object_of),
     "messages/count_tokens": _COUNTED,
     "rerank": _fields(
         "",

@@ -14,7 +14,7 @@ from tpx.protocol.json_values import JsonObject
 
 _MAX_SCHEMA_BYTES = 64 << 10
 _MAX_SCHEMA_DEPTH = 24
-_MAX_SCHEMA_COUNT = 1000
+MAX_SCHEMA_COUNT = 1000
 """Largest minItems, maxLength and so on, and product of the repetitions of a pattern: they are expanded."""
 _MAX_PATTERN_CHARACTERS = 512
 
@@ -144,8 +144,8 @@ def check_schema(path: str, value: object) -> None:
 def _check_keywords(path: str, schema: JsonObject) -> None:
     for key in ("minItems", "maxItems", "minLength", "maxLength"):
         count = schema.get(key)
-        if isinstance(count, int | float) and count > _MAX_SCHEMA_COUNT:
-            raise FieldRefused(f"{path}.{key}", f"must be at most {_MAX_SCHEMA_COUNT}")
+        if isinstance(count, int | float) and count > MAX_SCHEMA_COUNT:
+            raise FieldRefused(f"{path}.{key}", f"must be at most {MAX_SCHEMA_COUNT}")
     reference = schema.get("$ref")
     if isinstance(reference, str) and not reference.startswith("#"):
         raise FieldRefused(f"{path}.$ref", "only references into the schema itself are supported")
@@ -154,5 +154,5 @@ def _check_keywords(path: str, schema: JsonObject) -> None:
         expanded = 1
         for number in re.findall(r"\{(?:\d{0,9},)?(\d{1,9}),?\}", pattern):
             expanded *= max(1, int(number))
-        if len(pattern) > _MAX_PATTERN_CHARACTERS or expanded > _MAX_SCHEMA_COUNT:
+        if len(pattern) > _MAX_PATTERN_CHARACTERS or expanded > MAX_SCHEMA_COUNT:
             raise FieldRefused(f"{path}.pattern", "is too long, or repeats too much")

@@ -1,12 +1,12 @@
 """Requests of OpenAI's API: the fields that are supported, their limits, and the form of its errors.
 
 A message of InvalidRequest begins with the path of the field at fault, `messages[0].role: ...`. Fields that
-are not in the tables are refused, because a field that has no effect misleads its client. A field that is
-null counts as absent, as in OpenAI's own API.
+are not in the tables are refused, because a field that has no effect misleads its client; `client_habits` has
+those that mislead nobody.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast, get_args
 
 import msgspec
@@ -14,6 +14,7 @@ import orjson
 
 from tpx.errors import InvalidRequest
 from tpx.protocol import engine_endpoints
+from tpx.protocol.client_habits import plain
 from tpx.protocol.json_checks import (
     Check,
     FieldRefused,
@@ -65,7 +66,7 @@ class OpenAiRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     include_usage: bool
     fields: JsonObject
-    """All given fields that are not null."""
+    """All given fields that say something."""
 
 
 def decode(body: bytes, endpoint: str = "") -> OpenAiRequest:
@@ -87,7 +88,7 @@ def decode(body: bytes, endpoint: str = "") -> OpenAiRequest:
 
 def validate(value: JsonObject, endpoint: Endpoint) -> OpenAiRequest:
     """Validate the fields of a request. Raises InvalidRequest."""
-    fields = {name: given for name, given in value.items() if given is not None}
+    fields = plain(value, endpoint)
     table = _TABLES[endpoint]
     for name, given in fields.items():
         check = table.get(name)
@@ -101,11 +102,11 @@ def validate(value: JsonObject, endpoint: Endpoint) -> OpenAiRequest:
     options = cast("JsonObject", fields.get("stream_options", {}))
     if options and not stream:
         raise FieldRefused("stream_options", "only allowed with stream: true")
-    if "top_logprobs" in fields and not fields.get("logprobs"):
+    if endpoint == "chat/completions" and "top_logprobs" in fields and not fields.get("logprobs"):
         raise FieldRefused("top_logprobs", "only allowed with logprobs: true")
     if "max_tokens" in fields and "max_completion_tokens" in fields:
         raise FieldRefused("max_tokens", "an older name of max_completion_tokens: give one of them")
-    if "tool_choice" in fields and fields["tool_choice"] != "none" and "tools" not in fields:
+    if "tool_choice" in fields and "tools" not in fields:
         raise FieldRefused("tool_choice", "only allowed with tools")
     return OpenAiRequest(
         endpoint=endpoint,
@@ -131,6 +132,21 @@ def refuse_images(request: OpenAiRequest) -> None:
         for place, part in enumerate(content if isinstance(content, list) else ()):
             if part["type"] == "image_url":
                 raise FieldRefused(f"messages[{index}].content[{place}].image_url", "only text is supported")
+
+
+def template_values(request: OpenAiRequest) -> JsonObject:
+    """Return the values for the chat template of a model, one of which may be the effort of its reasoning."""
+    effort = request.fields.get("reasoning_effort")
+    given = cast("JsonObject", request.fields.get("chat_template_kwargs", {}))
+    return given if effort is None else {"reasoning_effort": effort, **given}
+
+
+def for_templates(messages: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the messages of a chat with their reasoning where chat templates expect it."""
+    return [
+        {"reasoning_content" if name == "reasoning" else name: value for name, value in message.items()}
+        for message in messages
+    ]
 
 
 def _check_stop(path: str, value: object) -> None:
@@ -224,6 +240,7 @@ _MESSAGE: Mapping[str, Check] = {
     "tool_calls": _check_calls,
     "tool_call_id": text_of,
     "reasoning_content": text_of,
+    "reasoning": text_of,
 }
 
 
@@ -275,10 +292,11 @@ def _check_template_values(path: str, value: object) -> None:
             scalar(f"{path}.{printable(name)}", given)
 
 
+_STREAM_OPTIONS: Mapping[str, Check] = {"include_usage": flag, "include_obfuscation": only(False)}
 _SAMPLING: Mapping[str, Check] = {
     "model": text_of,
     "stream": flag,
-    "stream_options": lambda path, value: check_members(path, value, {"include_usage": flag}),
+    "stream_options": lambda path, value: check_members(path, value, _STREAM_OPTIONS),
     "max_tokens": whole(1, _INT32),
     "min_tokens": whole(0, _INT32),
     "ignore_eos": flag,
@@ -293,7 +311,6 @@ _SAMPLING: Mapping[str, Check] = {
     "stop": _check_stop,
     "n": whole(1, 128),
     "logit_bias": _check_biases,
-    "user": text_of,
     "lora_name": text_of,
 }
 _TABLES: Mapping[str, Mapping[str, Check]] = {
@@ -308,6 +325,7 @@ _TABLES: Mapping[str, Mapping[str, Check]] = {
         "tool_choice": _check_tool_choice,
         "parallel_tool_calls": flag,
         "chat_template_kwargs": _check_template_values,
+        "reasoning_effort": only("none", "minimal", "low", "medium", "high", "xhigh"),
         "store": only(False),
     },
     "completions": {
@@ -321,7 +339,6 @@ _TABLES: Mapping[str, Mapping[str, Check]] = {
         "model": text_of,
         "input": _check_prompt,
         "encoding_format": only("float", "base64"),
-        "user": text_of,
     },
     **engine_endpoints.FIELDS,
 }

@@ -15,7 +15,7 @@ from tpx.protocol.tensors import Tensor, decode_bytes, encode_bytes
 from tpx.serving.request import TensorSpec
 from tpx.serving.signature import Signature
 
-_WITHOUT_EFFECT = frozenset({"model", "prompt", "stream", "stream_options", "user", "best_of", "echo"})
+_WITHOUT_EFFECT = frozenset({"model", "prompt", "stream", "stream_options", "echo"})
 """Fields that are no sampling parameters; some of them have one possible value only."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest, refuse_images
+from tpx.protocol.openai import OpenAiRequest, for_templates, refuse_images, template_values
 
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's for completions, and vLLM's."""
@@ -25,10 +25,22 @@ _NAMES = {
     "repetition_penalty": "repetition_penalty",
     "seed": "rng_seed",
 }
-_WITHOUT_EFFECT = frozenset({"model", "user", "stream", "stream_options", "store", "best_of"})
-_ELSEWHERE = frozenset({"messages", "prompt", "stop", "echo", "response_format", "chat_template_kwargs"})
+_ELSEWHERE = frozenset(
+    {
+        "chat_template_kwargs",
+        "echo",
+        "messages",
+        "model",
+        "prompt",
+        "reasoning_effort",
+        "response_format",
+        "stop",
+        "stream",
+        "stream_options",
+    }
+)
 """Fields that are no member of GenerationConfig, or need more than another name."""
-_ONLY = {"n": 1, "logprobs": False, "parallel_tool_calls": True, "tool_choice": "none"}
+_ONLY = {"n": 1, "logprobs": False, "parallel_tool_calls": True}
 """Values that change nothing, of fields that the engine has not."""
 
 
@@ -59,7 +71,7 @@ def adapt(asked: OpenAiRequest) -> Generated:
         elif name in _ONLY:
             if value is not _ONLY[name] and value != _ONLY[name]:
                 raise FieldRefused(name, "OpenVINO GenAI has no such setting")
-        elif name not in _WITHOUT_EFFECT and name not in _ELSEWHERE:
+        elif name not in _ELSEWHERE:
             raise FieldRefused(name, "OpenVINO GenAI has no such setting")
     if not chat:
         settings.setdefault("max_new_tokens", _DEFAULT_MAX_TOKENS)
@@ -72,7 +84,7 @@ def adapt(asked: OpenAiRequest) -> Generated:
         echo=bool(asked.fields.get("echo")),
         settings=settings,
         schema=_schema(asked.fields.get("response_format", {})),
-        template_values=asked.fields.get("chat_template_kwargs", {}),
+        template_values=template_values(asked),
     )
 
 
@@ -103,7 +115,7 @@ def _prompt(value: object) -> str | Sequence[int]:
 def _messages(messages: Sequence[JsonObject]) -> Sequence[JsonObject]:
     """Return messages whose content is one text, as templates expect it."""
     plain = []
-    for index, message in enumerate(messages):
+    for index, message in enumerate(for_templates(messages)):
         if message.get("tool_calls") or message["role"] == "tool":
             raise FieldRefused(
                 f"messages[{index}].role", "calls of tools are not supported by OpenVINO GenAI"

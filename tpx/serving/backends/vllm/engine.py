@@ -54,7 +54,7 @@ class VllmEngine:
             text = text_for_vllm(asked)
             self._check_adapter("sampling_parameters.lora_name", text.lora)
             return text
-        body = {name: value for name, value in asked.fields.items() if name not in ("best_of", "store")}
+        body = dict(asked.fields)
         adapter = body.pop("lora_name", "")
         self._check_adapter("lora_name", adapter)
         body["model"] = adapter or self._name

@@ -1,0 +1,195 @@
+"""Requests as real clients send them, shortened: what they say arrives, what says nothing is left out."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from tpx.protocol.client_habits import plain
+from tpx.protocol.json_checks import FieldRefused
+from tpx.protocol.openai import Endpoint, decode
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+FUNCTION = {"type": "function", "name": "exec_command", "strict": False, "parameters": {"type": "object"}}
+
+
+def script(most: int | None) -> dict[str, Any]:
+    """The schema of a tool of Claude Code."""
+    bound = {} if most is None else {"maxLength": most}
+    return {
+        "type": "object",
+        "properties": {"script": {"type": "string", **bound}, "maxLength": {"enum": [1]}},
+    }
+
+
+CLAUDE_CODE: dict[str, Any] = {
+    "model": "m",
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "system", "content": "Available agent types"},
+    ],
+    "system": [{"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}],
+    "tools": [{"name": "Workflow", "description": "d", "input_schema": script(524_288)}],
+    "metadata": {"user_id": "u"},
+    "max_tokens": 32_000,
+    "thinking": {"type": "adaptive"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "high"},
+    "stream": True,
+}
+CODEX: dict[str, Any] = {
+    "model": "m",
+    "input": [
+        {
+            "type": "message",
+            "id": "i",
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "You are"}],
+        }
+    ],
+    "tools": [
+        FUNCTION,
+        {"type": "namespace", "name": "multi_agent_v1", "tools": []},
+        {"type": "web_search", "external_web_access": False},
+        {"type": "custom", "name": "apply_patch", "format": {"type": "grammar"}},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "reasoning": {"summary": "auto"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "k",
+    "client_metadata": {"turn_id": "t"},
+}
+ZED: dict[str, Any] = {
+    "model": "m",
+    "messages": [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c", "content": "1"},
+    ],
+    "stop": [],
+    "tools": [],
+    "tool_choice": "auto",
+    "prompt_cache_key": "k",
+    "max_completion_tokens": 5,
+}
+ITS_OWN_ANSWER: dict[str, Any] = {
+    "content": "b",
+    "role": "assistant",
+    "refusal": None,
+    "annotations": [],
+    "audio": None,
+    "function_call": None,
+    "tool_calls": [],
+    "reasoning": "c",
+}
+
+
+def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "given", "expected"),
+    [
+        (
+            "messages",
+            CLAUDE_CODE,
+            {
+                **without(CLAUDE_CODE, "context_management"),
+                "tools": [{"name": "Workflow", "description": "d", "input_schema": script(None)}],
+            },
+        ),
+        (
+            "responses",
+            CODEX,
+            {**without(CODEX, "store", "prompt_cache_key", "client_metadata"), "tools": [FUNCTION]},
+        ),
+        ("chat/completions", ZED, without(ZED, "stop", "tools", "tool_choice", "prompt_cache_key")),
+        (
+            "chat/completions",
+            {"model": "m", "messages": [USER, ITS_OWN_ANSWER, USER]},
+            {
+                "model": "m",
+                "messages": [USER, without(ITS_OWN_ANSWER, "refusal", "annotations", "tool_calls"), USER],
+            },
+        ),
+        (
+            "chat/completions",
+            {
+                "model": "m",
+                "messages": [USER],
+                "user": "u",
+                "metadata": {"a": "b"},
+                "safety_identifier": "s",
+                "service_tier": "auto",
+                "store": False,
+                "modalities": ["text"],
+                "logprobs": False,
+                "top_logprobs": 0,
+                "stream": True,
+                "stream_options": {"include_usage": True, "include_obfuscation": False},
+            },
+            {
+                "model": "m",
+                "messages": [USER],
+                "logprobs": False,
+                "stream": True,
+                "stream_options": {"include_usage": True, "include_obfuscation": False},
+            },
+        ),
+        ("responses", {**CODEX, "tools": CODEX["tools"][1:]}, None),
+    ],
+    ids=["Claude Code", "Codex", "Zed", "an answer sent back", "hints", "no functions"],
+)
+def test_a_request_of_a_client_is_taken(
+    endpoint: Endpoint, given: dict[str, Any], expected: dict[str, Any] | None
+) -> None:
+    before = copy.deepcopy(given)
+    fields = decode(json.dumps(given).encode(), endpoint).fields
+    if expected is None:
+        assert {"tools", "tool_choice"}.isdisjoint(fields)
+    else:
+        assert fields == expected
+    assert given == before
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "param"),
+    [
+        ("chat/completions", {"store": True}, "store"),
+        ("chat/completions", {"store": 0}, "store"),
+        ("chat/completions", {"service_tier": "flex"}, "service_tier"),
+        ("chat/completions", {"modalities": ["audio"]}, "modalities"),
+        ("chat/completions", {"stop": {}}, "stop"),
+        ("chat/completions", {"tools": [], "tool_choice": "required"}, "tool_choice"),
+        ("chat/completions", {"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ("chat/completions", {"messages": [USER, 5]}, "messages[1]"),
+        ("chat/completions", {"messages": [{**USER, "refusal": "no"}]}, "messages[0].refusal"),
+        ("chat/completions", {"messages": [{**USER, "content": [5]}]}, "messages[0].content[0]"),
+        ("responses", {"tools": [{"type": "mcp", "server_url": "http://x"}]}, "tools[0].type"),
+        ("responses", {"tools": [{"type": "file_search"}]}, "tools[0].type"),
+        ("responses", {"tools": [FUNCTION], "tool_choice": 5, "prompt_cache_key": 5, "input": []}, "input"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_says_something_is_refused(endpoint: Endpoint, fields: dict[str, Any], param: str) -> None:
+    base: dict[str, Any] = {
+        "model": "m",
+        **({"input": "a"} if endpoint == "responses" else {"messages": [USER]}),
+    }
+    with pytest.raises(FieldRefused) as caught:
+        decode(json.dumps({**base, **fields}).encode(), endpoint)
+    assert caught.value.param == param
+
+
+def test_a_tool_nested_deeply_is_left_to_the_checks() -> None:
+    inner: Any = {"maxItems": 10**9}
+    for _ in range(5000):
+        inner = [inner]
+    assert plain({"tools": [inner]}, "chat/completions")["tools"] == [inner]
