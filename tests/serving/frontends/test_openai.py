@@ -12,7 +12,12 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.serving.backends.language.chats import USER, check_a_stream_has_the_text_of_the_whole_response
+from tests.serving.backends.language.chats import (
+    USER,
+    check_a_stream_has_the_text_of_the_whole_response,
+    check_messages_stream_as_they_are_whole,
+    check_responses_stream_as_they_are_whole,
+)
 from tests.serving.backends.llamacpp.models import write_texts, write_tiny
 from tests.serving.live import Live, in_one_process, reset, serving
 from tests.waiting import eventually
@@ -196,6 +201,115 @@ def test_embeddings_are_vectors_of_the_model_s_width(client: openai.OpenAI) -> N
     assert answer.data[0].embedding != answer.data[1].embedding
 
 
+def test_every_setting_that_llama_cpp_has_is_taken(client: openai.OpenAI) -> None:
+    settings = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": -1,
+        "min_p": 0.1,
+        "presence_penalty": 1,
+        "frequency_penalty": -1,
+        "repetition_penalty": 1.1,
+        "logit_bias": {"7": 1},
+        "seed": -1,
+        "stop": ["zzz"],
+        "n": 2,
+        "ignore_eos": True,
+        "logprobs": True,
+        "top_logprobs": 1,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "reasoning_effort": "low",
+        "parallel_tool_calls": True,
+        "user": "u",
+    }
+    answer = client.chat.completions.create(model="tiny", messages=USER, max_tokens=2, extra_body=settings)
+    assert len(answer.choices) == 2
+    plain: Any = {"model": "tiny", "prompt": "And", "max_tokens": 60, "temperature": 0}
+    text = client.completions.create(**plain, extra_body={"repetition_penalty": 10}).choices[0].text
+    most = max(text.split().count(word) for word in text.split())
+    text = client.completions.create(**plain, extra_body={"repetition_penalty": 1}).choices[0].text
+    assert most < max(text.split().count(word) for word in text.split())
+
+
+def test_the_client_s_own_message_continues_a_chat(client: openai.OpenAI) -> None:
+    first = client.chat.completions.create(model="tiny", messages=USER, max_tokens=3).choices[0].message
+    first.tool_calls, first.refusal, first.annotations = [], None, []  # as some servers write them
+    messages: Any = [*USER, first, *USER]
+    assert client.chat.completions.create(model="tiny", messages=messages, max_tokens=3).choices
+
+
+def test_responses_are_the_engine_s(client: openai.OpenAI) -> None:
+    check_responses_stream_as_they_are_whole(client)
+    form: Any = {"type": "json_schema", "name": "s", "schema": {"enum": ["lamb", "lion"]}}
+    asked: Any = {"model": "tiny", "input": "And", "max_output_tokens": 20}
+    assert json.loads(client.responses.create(**asked, text={"format": form}).output_text) in ("lamb", "lion")
+    tool: Any = {"type": "function", **WEATHER["function"]}
+    [call] = client.responses.create(
+        **{**asked, "max_output_tokens": 200}, tools=[tool], tool_choice="required"
+    ).output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments).keys() == {"city"}
+    more = {"repetition_penalty": 1.1, "seed": -1, "stop": "zzz", "top_k": -1, "reasoning": {"effort": "low"}}
+    assert client.responses.create(**asked, extra_body=more).output_text
+
+
+@in_one_process
+def test_messages_are_the_engine_s(live: Live, caplog: pytest.LogCaptureFixture) -> None:
+    check_messages_stream_as_they_are_whole(lambda path, fields: post(live, path, fields), caplog)
+    tool = {"name": "look", "input_schema": WEATHER["function"]["parameters"]}
+    asked = {"model": "tiny", "messages": USER, "max_tokens": 200, "tools": [tool]}
+    answer = post(live, "/v1/messages", {**asked, "tool_choice": {"type": "any"}}).json
+    assert answer["stop_reason"] == "tool_use"
+    assert answer["content"][-1]["input"].keys() == {"city"}
+    used = {"role": "assistant", "content": answer["content"]}
+    made = {"type": "tool_result", "tool_use_id": answer["content"][-1]["id"], "content": "rain"}
+    messages = [*USER, used, {"role": "user", "content": [made]}]
+    assert post(live, "/v1/messages", {**asked, "messages": messages}).status == 200
+
+
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        ("messages", {"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0].content[0].type: "),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [PICTURE]}]}]},
+            "messages[0].content[0].content[0].type: ",
+        ),
+        ("messages", {"output_config": {"format": {"schema": {}}}}, "output_config.format: llama.cpp has no"),
+        ("messages", {"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs: llama.cpp has no"),
+        ("messages", {"max_tokens": "many"}, "Field 'max_tokens'"),
+        (
+            "messages",
+            {"messages": [{"role": "user", "content": "a " * 5000}]},
+            "exceeds the available context",
+        ),
+        (
+            "responses",
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]},
+            "input[0].content[0]: only text",
+        ),
+        ("responses", {"top_logprobs": 1}, "top_logprobs: llama.cpp has no"),
+        (
+            "responses",
+            {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
+            "'input_file' is not",
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_the_engine_would_pass_over_or_not_take_is_refused(
+    live: Live, path: str, fields: dict[str, Any], message: str
+) -> None:
+    base = {"responses": {"input": "a"}, "messages": {"messages": USER, "max_tokens": 1}}[path]
+    answer = post(live, f"/v1/{path}", {"model": "tiny", **base, **fields})
+    assert answer.status == 400
+    assert message in json.loads(answer.body)["error"]["message"]
+
+
 @in_one_process
 def test_documents_are_ranked_by_a_model_that_does(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
@@ -213,9 +327,9 @@ def test_documents_are_ranked_by_a_model_that_does(live: Live, caplog: pytest.Lo
 @pytest.mark.parametrize(
     ("model", "path", "fields"),
     [
-        ("tiny", "responses", {"input": "a"}),
-        ("tiny", "messages", {"messages": USER, "max_tokens": 1}),
+        ("tiny", "score", {"text_1": "a", "text_2": "b"}),
         ("tiny", "embeddings", {"input": "a"}),
+        ("vectors", "messages", {"messages": USER, "max_tokens": 1}),
         ("vectors", "completions", {"prompt": "a"}),
         ("vectors", "rerank", {"query": "a", "documents": ["b"]}),
         ("words", "responses", {"input": "a"}),
@@ -335,9 +449,13 @@ def tokens_of(live: Live, model: str) -> float:
     return float(line.split()[-1])
 
 
-def test_a_client_that_leaves_frees_its_sequence(live: Live) -> None:
+LONG_MESSAGE = {"messages": USER, "max_tokens": 100_000, "stream": True}
+
+
+@pytest.mark.parametrize(("path", "fields"), [("completions", LONG), ("messages", LONG_MESSAGE)])
+def test_a_client_that_leaves_frees_its_sequence(live: Live, path: str, fields: dict[str, Any]) -> None:
     before = tokens_of(live, "tiny")
-    connection = begin(live, "/v1/completions", {**LONG, "model": "tiny"})
+    connection = begin(live, f"/v1/{path}", {**fields, "model": "tiny"})
     while b"data: " not in connection.recv(4096):
         pass
     reset(connection)

@@ -21,7 +21,7 @@ def tool(name: str) -> dict[str, Any]:
 
 def adapted(fields: dict[str, Any], *, tools: bool = True) -> Any:
     endpoint: Endpoint = endpoint_of(fields)
-    return json.loads(adapt(validate(fields, endpoint), tools=tools, parallel=4))
+    return json.loads(adapt(validate(fields, endpoint), tools=tools, parallel=4, context=512))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,25 @@ def adapted(fields: dict[str, Any], *, tools: bool = True) -> Any:
         ({**TEXT, "top_k": -1, "min_tokens": 0}, {"prompt": "a", "max_tokens": 16, "top_k": 0}),
         (
             {**TEXT, "repetition_penalty": 1.5},
-            {"prompt": "a", "max_tokens": 16, "repeat_penalty": 1.5, "repeat_last_n": -1},
+            {"prompt": "a", "max_tokens": 16, "repeat_penalty": 1.5, "repeat_last_n": 512},
         ),
         ({**CHAT, "max_completion_tokens": 3}, {"messages": CHAT["messages"], "max_tokens": 3}),
+        (
+            {**CHAT, "reasoning_effort": "low", "chat_template_kwargs": {"a": 1}},
+            {"messages": CHAT["messages"], "chat_template_kwargs": {"a": 1, "reasoning_effort": "low"}},
+        ),
+        (
+            {
+                **CHAT,
+                "messages": [*CHAT["messages"], {"role": "assistant", "content": "b", "reasoning": "c"}],
+            },
+            {
+                "messages": [
+                    *CHAT["messages"],
+                    {"role": "assistant", "content": "b", "reasoning_content": "c"},
+                ]
+            },
+        ),
         (
             {
                 **CHAT,

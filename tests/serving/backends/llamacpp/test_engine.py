@@ -127,6 +127,9 @@ def _engines() -> list[psutil.Process]:
 def test_the_engine_listens_on_no_port_and_leaves_no_socket(live: Live) -> None:
     [engine] = _engines()
     assert [each for each in engine.net_connections("inet") if each.status == psutil.CONN_LISTEN] == []
+    names = [str(each.laddr) for each in engine.net_connections("unix")]
+    [path] = [name for name in names if name.endswith("http.sock")]
+    assert not Path(path).parent.exists()
 
 
 def test_an_engine_that_dies_fails_its_requests_and_is_started_again(live: Live) -> None:

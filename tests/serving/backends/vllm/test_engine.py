@@ -26,7 +26,12 @@ pytest.importorskip("PIL")
 
 from PIL import Image
 
-from tests.serving.backends.language.chats import USER, check_a_stream_has_the_text_of_the_whole_response
+from tests.serving.backends.language.chats import (
+    USER,
+    check_a_stream_has_the_text_of_the_whole_response,
+    check_messages_stream_as_they_are_whole,
+    check_responses_stream_as_they_are_whole,
+)
 from tests.serving.backends.vllm.checkpoint import write_adapter, write_checkpoint
 
 ARGUMENTS = {
@@ -263,43 +268,14 @@ def test_images_in_chats_reach_vllm(client: openai.OpenAI) -> None:
 
 
 def test_responses_are_vllms(client: openai.OpenAI) -> None:
-    fields: Any = {"model": "tiny", "input": "And it came to pass", "max_output_tokens": 12, "temperature": 0}
-    whole = client.responses.create(**fields)
-    events = list(client.responses.create(**fields, stream=True))
-    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
-    assert text == whole.output_text
-    assert "And the king" in text
-    assert events[-1].type in ("response.completed", "response.incomplete")
-    assert events[-1].response.usage is not None
-    assert whole.usage is not None
-    assert events[-1].response.usage.output_tokens == whole.usage.output_tokens == 12
-    part = {"type": "input_image", "image_url": "http://127.0.0.1:1/"}
-    elsewhere = {**fields, "input": [{"role": "user", "content": [part]}]}
-    with pytest.raises(openai.BadRequestError, match="nothing is fetched"):
-        client.responses.create(**elsewhere)
-    with pytest.raises(openai.BadRequestError, match="unknown or unsupported field of /v1/responses"):
-        client.responses.create(**fields, previous_response_id="r")
+    assert "And the king" in check_responses_stream_as_they_are_whole(client)
 
 
 def test_messages_are_vllms_and_their_tokens_are_logged(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    fields = {"model": "tiny", "messages": USER, "max_tokens": 12, "temperature": 0}
-    whole = json.loads(live.http("POST", "/v1/messages", json.dumps(fields).encode()).body)
-    assert "And the king" in whole["content"][0]["text"]
-    assert whole["usage"]["output_tokens"] == 12
-    caplog.set_level("DEBUG", "tpx.serving.frontends.access_log")
-    body = json.dumps({**fields, "stream": True}).encode()
-    events = live.http("POST", "/v1/messages", body).body.decode().split("\n\n")
-    assert "Tokens: /v1/messages tiny: 8 of the prompt, 12 generated" in caplog.text
-    data = [json.loads(line[6:]) for event in events for line in event.split("\n") if line[:7] == "data: {"]
-    pieces = [each["delta"]["text"] for each in data if each["type"] == "content_block_delta"]
-    assert "".join(pieces) == whole["content"][0]["text"]
-    assert events[0].startswith("event: message_start\n")
-    count = live.http(
-        "POST",
-        "/v1/messages/count_tokens",
-        json.dumps({name: fields[name] for name in ("model", "messages")}).encode(),
-    )
-    assert json.loads(count.body)["input_tokens"] == whole["usage"]["input_tokens"] == 8
+    def post(path: str, fields: Any) -> Any:
+        return live.http("POST", path, json.dumps(fields).encode())
+
+    assert "And the king" in check_messages_stream_as_they_are_whole(post, caplog)
 
 
 def test_a_model_of_vectors_ranks_scores_and_writes_no_text(live: Live, client: openai.OpenAI) -> None:

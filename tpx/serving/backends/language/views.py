@@ -34,7 +34,10 @@ _LAST = b'"timings":{'
 """In the last chunk of a choice. Within a text the quotes would be escaped."""
 
 _USAGE = b'"usage":{'
-_COUNT = re.compile(rb'"(input|prompt|output|completion)_tokens":(\d+)')
+_COUNT = re.compile(rb'"(input|prompt|output|completion|cache_read_input|cache_creation_input)_tokens":(\d+)')
+"""Anthropic counts tokens of the prompt that were cached apart from the others."""
+
+_MADE = (b"output", b"completion")
 
 Post = Callable[[Sequence[tuple[str, "bytes | int | float"]]], None]
 
@@ -62,11 +65,10 @@ class TokenCounts:
 
     def note(self, usage: bytes) -> None:
         """Note the numbers of an object `usage`, which begins the text; what is not in it is unchanged."""
-        for name, digits in _COUNT.findall(usage):
-            if name in (b"input", b"prompt"):
-                self._prompt = int(digits)
-            else:
-                self.completion = int(digits)
+        counts = {name: int(digits) for name, digits in _COUNT.findall(usage)}
+        for name in _MADE:
+            self.completion = counts.pop(name, self.completion)
+        self._prompt = sum(counts.values()) if counts else self._prompt
 
     def as_json(self) -> JsonObject:
         """Return it in OpenAI's form."""

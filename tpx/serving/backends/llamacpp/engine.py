@@ -6,15 +6,15 @@ from functools import partial
 from typing import cast
 
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest
+from tpx.protocol.openai import OWN, OpenAiRequest
 from tpx.serving.backends.language.generation import Generation, LanguageModel
+from tpx.serving.backends.language.http_answer import CODES
 from tpx.serving.backends.language.tensors import TextRequest
 from tpx.serving.backends.llamacpp.adapting import adapt
 from tpx.serving.backends.llamacpp.llama_server import start_server
 from tpx.serving.backends.python.worker.errors import ErrorCode
 
 _PROGRESS = b'"prompt_progress":{'
-_CODES = {400: ErrorCode.INVALID_ARG, 501: ErrorCode.UNSUPPORTED, 503: ErrorCode.UNAVAILABLE}
 
 
 class LlamaCppEngine:
@@ -24,11 +24,13 @@ class LlamaCppEngine:
         self.endpoints = _endpoints(settings)
         self.context: int = settings["n_ctx"]
         self._parallel: int = settings["n_parallel"]
-        self._server, self._supports_tools = start_server(settings, args["model_name"])
+        self._server, self._socket = start_server(settings, args["model_name"])
+        self._supports_tools = self._socket.supports_tools()
 
     def adapt(self, asked: OpenAiRequest | TextRequest) -> bytes:
         asked = asked.as_completion() if isinstance(asked, TextRequest) else asked
-        return adapt(asked, tools=self._supports_tools, parallel=self._parallel)
+        context = self.context // self._parallel
+        return adapt(asked, tools=self._supports_tools, parallel=self._parallel, context=context)
 
     def run(self, generation: Generation) -> None:
         def take(data: bytes) -> bool:
@@ -46,6 +48,8 @@ class LlamaCppEngine:
             answer = compute(body)
             if not _refused(generation, answer):
                 generation.take(answer, token=False)
+        elif generation.endpoint in OWN:
+            self._socket.call(generation, body)
         elif generation.endpoint == "completions":
             self._server.handle_completions(body, take)
         else:
@@ -55,7 +59,7 @@ class LlamaCppEngine:
 def _endpoints(settings: JsonObject) -> frozenset[str]:
     if settings["embeddings"]:
         return frozenset({"rerank" if settings["pooling"] == "rank" else "embeddings"})
-    return frozenset({"chat/completions", "completions"})
+    return frozenset({"chat/completions", "completions", "responses", "messages", "messages/count_tokens"})
 
 
 def _refused(generation: Generation, data: bytes) -> bool:
@@ -63,7 +67,7 @@ def _refused(generation: Generation, data: bytes) -> bool:
     if not data.startswith(b'{"error"'):
         return False
     error = json.loads(data)["error"]
-    generation.refuse(str(error["message"]), _CODES.get(error["code"], ErrorCode.INTERNAL))
+    generation.refuse(str(error["message"]), CODES.get(error["code"], ErrorCode.INTERNAL))
     return True
 
 

@@ -1,11 +1,8 @@
 """llama.cpp's server as a library."""
 
 import contextlib
-import http.client
-import json
 import os
 import secrets
-import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Protocol, cast
 import xllamacpp
 
 from tpx.protocol.json_values import JsonObject
+from tpx.serving.backends.llamacpp.engine_socket import EngineSocket
 
 _SILENT, _ERRORS = -1, 1
 """Verbosities. Errors of requests are answered, so that the log need not have them."""
@@ -30,11 +28,11 @@ class LlamaServer(Protocol):
     def handle_rerank(self, body: bytes) -> bytes: ...
 
 
-def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, bool]:
-    """Load the model; return the server, and whether its chat template supports tools.
+def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, EngineSocket]:
+    """Load the model; return the server, and the way to its other endpoints.
 
-    llama.cpp's library listens for HTTP in any case: here on a Unix socket that is removed as soon as the
-    template was read, and requires a key that nobody knows.
+    llama.cpp's library listens for HTTP in any case: here on a Unix socket, whose file is removed at once and
+    which requires a key that nobody knows.
     """
     params = xllamacpp.CommonParams()
     params.model.path = settings["path"]
@@ -61,7 +59,7 @@ def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, bool]:
         params.chat_template = settings["chat_template"]
     params.verbosity = _SILENT
     params.ui = params.endpoint_slots = params.endpoint_metrics = False
-    params.n_threads_http = 1
+    params.n_threads_http = settings["n_parallel"] + 1  # one answers what takes no sequence
     key = secrets.token_hex(32)
     params.api_keys = [key]
     with tempfile.TemporaryDirectory(prefix="tpx-engine-") as directory:
@@ -73,7 +71,7 @@ def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, bool]:
             Path(path).unlink(missing_ok=True)
             why = _explain(params, Path(directory) / "log")
             raise RuntimeError(f"llama.cpp cannot load '{settings['path']}': {why or exc}") from None
-        return cast("LlamaServer", server), _supports_tools(path, key)
+        return cast("LlamaServer", server), EngineSocket(os.open(path, os.O_PATH), key)
 
 
 def _explain(params: xllamacpp.CommonParams, log: Path) -> str:
@@ -90,12 +88,3 @@ def _explain(params: xllamacpp.CommonParams, log: Path) -> str:
             os.close(standard_error)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line.partition(" E ")[2].strip() for line in lines if " E " in line), "")
-
-
-def _supports_tools(path: str, key: str) -> bool:
-    connection = http.client.HTTPConnection("engine")
-    with contextlib.closing(socket.socket(socket.AF_UNIX)) as connection.sock:
-        connection.sock.connect(path)
-        connection.request("GET", "/props", headers={"Authorization": f"Bearer {key}"})
-        properties = json.loads(connection.getresponse().read())
-    return bool(properties.get("chat_template_caps", {}).get("supports_tools"))
