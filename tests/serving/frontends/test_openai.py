@@ -16,6 +16,7 @@ from tests.serving.backends.language.chats import (
     USER,
     check_a_stream_has_the_text_of_the_whole_response,
     check_messages_stream_as_they_are_whole,
+    check_requests_of_coding_agents_are_answered,
     check_responses_stream_as_they_are_whole,
 )
 from tests.serving.backends.llamacpp.models import write_texts, write_tiny
@@ -265,6 +266,10 @@ def test_messages_are_the_engine_s(live: Live, caplog: pytest.LogCaptureFixture)
     made = {"type": "tool_result", "tool_use_id": answer["content"][-1]["id"], "content": "rain"}
     messages = [*USER, used, {"role": "user", "content": [made]}]
     assert post(live, "/v1/messages", {**asked, "messages": messages}).status == 200
+
+
+def test_requests_of_coding_agents_are_answered(live: Live) -> None:
+    check_requests_of_coding_agents_are_answered(lambda path, fields: post(live, path, fields))
 
 
 PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}

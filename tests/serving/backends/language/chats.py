@@ -7,6 +7,8 @@ from typing import Any
 import openai
 import pytest
 
+from tests.protocol.client_requests import CLAUDE_CODE, CODEX, ZED
+
 USER: Any = [{"role": "user", "content": "And it came to pass"}]
 
 
@@ -65,3 +67,15 @@ def check_messages_stream_as_they_are_whole(
     count = post("/v1/messages/count_tokens", {"model": "tiny", "messages": USER})
     assert json.loads(count.body)["input_tokens"] == 8
     return "".join(pieces)
+
+
+def check_requests_of_coding_agents_are_answered(post: Callable[[str, Any], Any]) -> None:
+    """Send requests as Claude Code, Codex and Zed send them."""
+    for path, fields, most in (
+        ("/v1/messages", CLAUDE_CODE, "max_tokens"),
+        ("/v1/responses", CODEX, "max_output_tokens"),
+        ("/v1/chat/completions", ZED, "max_completion_tokens"),
+    ):
+        answer = post(path, {**fields, "model": "tiny", most: 4})
+        assert answer.status == 200, (path, answer.body)
+        assert b"error" not in answer.body, path

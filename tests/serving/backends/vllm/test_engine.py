@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.serving.backends.language.chats import (
     USER,
     check_a_stream_has_the_text_of_the_whole_response,
     check_messages_stream_as_they_are_whole,
+    check_requests_of_coding_agents_are_answered,
     check_responses_stream_as_they_are_whole,
 )
 from tests.serving.backends.vllm.checkpoint import write_adapter, write_checkpoint
@@ -82,6 +84,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with serving(repository, model_control_mode="explicit") as running:
         assert load(running, "tiny") == (200, "")
         yield running
+
+
+def post(live: Live, path: str, fields: Any) -> Any:
+    return live.http("POST", path, json.dumps(fields).encode())
 
 
 def load(live: Live, name: str) -> tuple[int, str]:
@@ -272,10 +278,11 @@ def test_responses_are_vllms(client: openai.OpenAI) -> None:
 
 
 def test_messages_are_vllms_and_their_tokens_are_logged(live: Live, caplog: pytest.LogCaptureFixture) -> None:
-    def post(path: str, fields: Any) -> Any:
-        return live.http("POST", path, json.dumps(fields).encode())
+    assert "And the king" in check_messages_stream_as_they_are_whole(partial(post, live), caplog)
 
-    assert "And the king" in check_messages_stream_as_they_are_whole(post, caplog)
+
+def test_requests_of_coding_agents_are_answered(live: Live) -> None:
+    check_requests_of_coding_agents_are_answered(partial(post, live))
 
 
 def test_a_model_of_vectors_ranks_scores_and_writes_no_text(live: Live, client: openai.OpenAI) -> None:
