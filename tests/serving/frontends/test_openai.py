@@ -382,6 +382,22 @@ def test_keys_are_bearer_tokens_on_each_port_and_others_get_401(live: Live) -> N
     assert live.get("/v2/models/tiny").status == 200  # these restrict nothing else
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-api-key": KEY}, 200),
+        ({"x-api-key": "sk-other"}, 401),
+        ({"x-api-key": f"Bearer {KEY}"}, 401),
+        ({"x-api-key": KEY, "Authorization": "Bearer sk-other"}, 401),
+    ],
+)
+def test_clients_of_anthropic_s_api_show_the_key_in_their_own_header(
+    live: Live, headers: dict[str, str], status: int
+) -> None:
+    body = json.dumps({"model": "tiny", "messages": USER, "max_tokens": 1}).encode()
+    assert live.http("POST", "/v1/messages", body, headers).status == status
+
+
 def test_the_port_of_its_own_serves_nothing_else(live: Live) -> None:
     url = f"http://127.0.0.1:{live.ports['OpenAI HTTPService']}"
     with urllib.request.urlopen(f"{url}/health/ready", timeout=10) as answer:

@@ -179,7 +179,12 @@ class HttpFrontend:
 
 def _check_key(head: HttpHead, key: Key | None, status: int = 403) -> None:
     """Raise HttpRefusal if the head lacks a required key."""
-    if key is not None and not key.fits(head.headers.get(key.name.lower().encode())):
+    if key is None:
+        return
+    shown, token = head.headers.get(key.name.lower().encode()), head.headers.get(b"x-api-key")
+    if key.bearer and shown is None and token is not None:  # from clients of Anthropic's API
+        shown = b"Bearer " + token
+    if not key.fits(shown):
         raise HttpRefusal(status, f"This API is restricted, expecting header '{key.name}'")
 
 

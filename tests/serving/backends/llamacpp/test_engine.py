@@ -100,7 +100,7 @@ def test_openai_s_json_streams_over_grpc_as_well(live: Live) -> None:
         ({"text_input": "a", "sampling_parameters": '{"min_tokens":3}'}, "min_tokens: llama.cpp has no"),
         ({"text_input": "a", "stream": True, "exclude_input_in_output": False}, "must not be false"),
         ({"text_input": "a" * 5_000_000}, "text_input: must have at most"),
-        ({"text_input": "a " * 5000}, "exceeds the available context size"),
+        ({"text_input": "a " * 5000}, "increasing it (the model's parameter n_ctx"),
     ],
     ids=lambda value: str(value)[:50],
 )

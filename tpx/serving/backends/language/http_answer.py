@@ -10,7 +10,7 @@ from tpx.serving.backends.python.worker.errors import ErrorCode
 
 _PIECE = re.compile(rb"event: (response\.[a-z_.]+\.delta|content_block_delta)\n")
 """Begins an event with a piece of the output."""
-CODES = {
+_CODES = {
     400: ErrorCode.INVALID_ARG,
     404: ErrorCode.INVALID_ARG,
     501: ErrorCode.UNSUPPORTED,
@@ -69,7 +69,7 @@ class HttpAnswer:
         error = answer.get("error", answer)
         message = str(error.get("message", f"{self._engine} answers {self._status}"))
         code = int(error.get("code") or self._status)
-        self._generation.refuse(message, CODES.get(code, ErrorCode.INTERNAL))
+        self._generation.refuse(message, _CODES.get(code, ErrorCode.INTERNAL))
 
 
 def _parse_error(body: bytes) -> JsonObject:

@@ -8,11 +8,10 @@ from typing import cast
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import OWN, OpenAiRequest
 from tpx.serving.backends.language.generation import Generation, LanguageModel
-from tpx.serving.backends.language.http_answer import CODES
 from tpx.serving.backends.language.tensors import TextRequest
 from tpx.serving.backends.llamacpp.adapting import adapt
+from tpx.serving.backends.llamacpp.engine_socket import LlamaCppAnswer
 from tpx.serving.backends.llamacpp.llama_server import start_server
-from tpx.serving.backends.python.worker.errors import ErrorCode
 
 _PROGRESS = b'"prompt_progress":{'
 
@@ -66,8 +65,7 @@ def _refused(generation: Generation, data: bytes) -> bool:
     """Return whether an answer is an error of llama.cpp, and note it."""
     if not data.startswith(b'{"error"'):
         return False
-    error = json.loads(data)["error"]
-    generation.refuse(str(error["message"]), CODES.get(error["code"], ErrorCode.INTERNAL))
+    LlamaCppAnswer(generation, lambda: None).refuse(json.loads(data))
     return True
 
 

@@ -3,17 +3,20 @@
 import json
 import os
 import socket
+from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 
 import httptools
 
+from tpx.protocol.json_values import JsonObject
 from tpx.serving.backends.language.generation import Generation
 from tpx.serving.backends.language.http_answer import HttpAnswer
 
 _LOOK_EVERY_S = 0.1
 """How soon a client that has left is noticed while the engine sends nothing."""
 _READ_BYTES = 64 << 10
+_MORE_CONTEXT = " (the model's parameter n_ctx, of which each of n_parallel sequences has an equal part)"
 
 
 class EngineSocket:
@@ -61,11 +64,24 @@ class EngineSocket:
         return sock
 
 
+class LlamaCppAnswer(HttpAnswer):
+    """An answer of llama.cpp, whose errors say which parameter of the model to change."""
+
+    def __init__(self, generation: Generation, leave: Callable[[], None]) -> None:
+        super().__init__(generation, "llama.cpp", leave)
+
+    def refuse(self, answer: JsonObject) -> None:
+        error = answer.get("error", {})
+        if error.get("type") == "exceed_context_size_error":
+            error["message"] += _MORE_CONTEXT
+        super().refuse(answer)
+
+
 class _ResponseReading:
     """Receiver of httptools' callbacks for one response."""
 
     def __init__(self, generation: Generation) -> None:
-        self.answer = HttpAnswer(generation, "llama.cpp", self._stop)
+        self.answer = LlamaCppAnswer(generation, self._stop)
         self.parser = httptools.HttpResponseParser(self)
         self.over = False
         self._content_type = b""
