@@ -110,6 +110,11 @@ def test_a_wrong_request_is_answered_400(live: Live, fields: dict[str, Any], mes
     assert answer.status == 400
 
 
+def test_the_command_line_sets_the_context_of_a_file() -> None:
+    with serving(TINY, backend_config=("llamacpp,n_ctx=512", "llamacpp,n_parallel=1")) as running:
+        assert "the available context size (512 tokens)" in generate(running, text_input="a " * 5000).error
+
+
 def test_a_file_that_is_cut_short_fails_the_load_with_llama_cpp_s_reason(tmp_path: Path) -> None:
     (tmp_path / "cut.gguf").write_bytes(TINY.read_bytes()[:100_000])
     with serving(tmp_path / "cut.gguf", exit_on_error=False) as running:

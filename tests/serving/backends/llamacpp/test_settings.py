@@ -1,5 +1,6 @@
 """The configuration of a language model: what is completed, and what is refused by name."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ def config_of(text: str = "", **parameters: str) -> ModelConfig:
     return config
 
 
-def opened(config: ModelConfig) -> LanguageModelVersion:
+def opened(config: ModelConfig, **settings: str) -> LanguageModelVersion:
     host: Any = object()  # it is for instances only
-    files = ModelFiles(model_name="m", version=1, directory=TINY.parent, host=host)
+    files = ModelFiles(model_name="m", version=1, directory=TINY.parent, host=host, settings=settings)
     return LlamaCppBackend().open(files, config)
 
 
@@ -68,6 +69,24 @@ def test_what_the_engine_has_not_is_refused_by_name(
     model = opened(config)
     model.complete(config, default_max_batch_size=4)
     with pytest.raises(ConfigError, match=message):
+        model.check(config)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "message"),
+    [
+        ({"n_ctx": "512"}, {"n_ctx": "many", "n_parallel": "1"}, ""),
+        ({}, {"n_ctx": "many"}, "'n_ctx' of model 'm' must be a whole number"),
+        ({}, {"n_paralel": "1"}, r"'n_paralel' \(did you mean 'n_parallel'\?\)"),
+    ],
+)
+def test_the_command_line_sets_defaults_which_a_model_replaces(
+    given: dict[str, str], settings: dict[str, str], message: str
+) -> None:
+    config = config_of(f'default_model_filename: "{TINY.name}"', **given)
+    model = opened(config, **settings)
+    model.complete(config, default_max_batch_size=4)
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
         model.check(config)
 
 

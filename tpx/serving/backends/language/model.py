@@ -47,13 +47,10 @@ def engine_threads(config: ModelConfig, given: GivenParameters) -> int:
     return given.threads("threads", least=1) or max(1, int(usable_processors() - 1) // instances)
 
 
-def engine_process(files: ModelFiles, runtime: Path, backend: str) -> PythonModel:
-    """Return what starts engines. Raises LoadError and ConfigError."""
+def engine_process(files: ModelFiles, runtime: Path) -> PythonModel:
+    """Return what starts engines. Raises LoadError."""
     if files.host is None:
         raise LoadError(f"model '{files.model_name}': engines run only in a server")
-    for key in files.settings:
-        if key != "default-max-batch-size":  # of all backends
-            raise ConfigError(f"--backend-config {backend} has no key '{key}' (a model has parameters)")
     return PythonModel(replace(files, settings={}), runtime, files.host, based=True)
 
 
@@ -68,20 +65,32 @@ class LanguageModelVersion:
         process: PythonModel,
         settings: Callable[[ModelConfig], EngineParameters],
         backend: str,
+        defaults: Mapping[str, str],
         *,
         takes_gpus: bool = False,
         inputs: Mapping[str, str] = INPUTS,
         outputs: Mapping[str, str] = OUTPUTS,
     ) -> None:
-        """`settings` returns those of an engine. Raises ConfigError. With `takes_gpus`, an instance group
-        chooses its GPU. `inputs` and `outputs` are tensors and their types.
+        """`settings` returns those of an engine. Raises ConfigError. `defaults` are parameters of all models
+        of the backend (--backend-config). With `takes_gpus`, an instance group chooses its GPU. `inputs` and
+        `outputs` are tensors and their types.
         """
         self._inputs = inputs
         self._outputs = outputs
         self._process = process
         self._takes_gpus = takes_gpus
-        self._settings = settings
+        self._settings_of = settings
+        self._defaults = {key: value for key, value in defaults.items() if key != "default-max-batch-size"}
         self._backend = backend
+
+    def _settings(self, config: ModelConfig) -> EngineParameters:
+        """Return the settings of an engine. Raises ConfigError."""
+        whole = type(config)()
+        whole.CopyFrom(config)
+        for key, value in self._defaults.items():
+            if key not in config.parameters:
+                whole.parameters[key].string_value = value
+        return self._settings_of(whole)
 
     def complete(self, config: ModelConfig, *, default_max_batch_size: int) -> None:  # noqa: ARG002
         for name, datatype in self._inputs.items() if not config.input else ():

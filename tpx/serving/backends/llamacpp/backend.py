@@ -70,8 +70,10 @@ class LlamaCppBackend:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise LoadError(f"'{path}' of model '{files.model_name}' is no GGUF file")
-        process = engine_process(files, Path(__file__).parent / "engine.py", "llamacpp")
-        return LanguageModelVersion(process, lambda config: EngineSettings.of(config, path), "llamacpp")
+        process = engine_process(files, Path(__file__).parent / "engine.py")
+        return LanguageModelVersion(
+            process, lambda config: EngineSettings.of(config, path), "llamacpp", files.settings
+        )
 
     def describe(self) -> Description:
         return Description(version=version_of("xllamacpp"), devices=("CPU",))

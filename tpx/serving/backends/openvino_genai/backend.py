@@ -61,9 +61,12 @@ class OpenVinoGenAiBackend:
         if not path.exists():
             raise no_file(path, files.model_name)
         source = path.parent if path.suffix == ".xml" else path
-        process = engine_process(files, Path(__file__).parent / "engine.py", "openvino_genai")
+        process = engine_process(files, Path(__file__).parent / "engine.py")
         return LanguageModelVersion(
-            process, lambda config: OpenVinoGenAiSettings.of(config, source), "openvino_genai"
+            process,
+            lambda config: OpenVinoGenAiSettings.of(config, source),
+            "openvino_genai",
+            files.settings,
         )
 
     def describe(self) -> Description:

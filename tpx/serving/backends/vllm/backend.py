@@ -77,11 +77,12 @@ class VllmBackend:
         if not path.is_file():
             raise no_file(path, files.model_name)
         arguments = read_arguments(path, files.model_name)
-        process = engine_process(files, Path(__file__).parent / "engine.py", "vllm")
+        process = engine_process(files, Path(__file__).parent / "engine.py")
         return LanguageModelVersion(
             process,
             lambda config: VllmSettings.of(config, arguments),
             "vllm",
+            files.settings,
             takes_gpus=True,
             inputs=_INPUTS,
             outputs=_OUTPUTS,
