@@ -49,8 +49,8 @@ help:
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --only-binary :all: uv || true
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: uv || \
+	  $(BIN)/python -m pip install --quiet --upgrade pip
 	@touch $@
 
 # what running needs
