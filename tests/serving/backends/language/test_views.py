@@ -156,6 +156,7 @@ def test_token_counts_have_openai_s_names() -> None:
     ("parts", "counts"),
     [
         ([b'{"results":[],"usage":{"prompt_tokens":12,"total_tokens":12}}'], (12, 0)),
+        ([b'{"usage":{"cache_read_input_tokens":30,"input_tokens":7,"output_tokens":3}}'], (37, 3)),
         (
             [
                 b'event: message_start\ndata: {"message":{"usage":{"input_tokens":8,"output_tokens":0}}}',
@@ -172,7 +173,7 @@ def test_token_counts_have_openai_s_names() -> None:
             (4, 6),
         ),
     ],
-    ids=["rerank", "messages", "responses"],
+    ids=["rerank", "a cached message", "messages", "responses"],
 )
 def test_what_the_engine_writes_passes_unread_but_for_its_numbers_of_tokens(
     parts: list[bytes], counts: tuple[int, int]
