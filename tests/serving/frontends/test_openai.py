@@ -295,13 +295,13 @@ PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/pn
         (
             "responses",
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]},
-            "input[0].content[0]: only text",
+            "input[0].content[0].type: only text is",
         ),
         ("responses", {"top_logprobs": 1}, "top_logprobs: llama.cpp has no"),
         (
             "responses",
             {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
-            "'input_file' is not",
+            "input[0].content[0].type: only texts",
         ),
     ],
     ids=lambda value: str(value)[:60],

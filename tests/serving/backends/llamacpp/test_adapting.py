@@ -21,7 +21,7 @@ def tool(name: str) -> dict[str, Any]:
 
 def adapted(fields: dict[str, Any], *, tools: bool = True) -> Any:
     endpoint: Endpoint = endpoint_of(fields)
-    return json.loads(adapt(validate(fields, endpoint), tools=tools, parallel=4, context=512))
+    return json.loads(adapt(validate(fields, endpoint), tools=tools, sees=False, parallel=4, context=512))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import json
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OWN, OpenAiRequest, for_templates, refuse_images, template_values
+from tpx.protocol.openai import OWN, OpenAiRequest, for_templates, template_values
 from tpx.serving.backends.llamacpp.own_endpoints import adapt_own
+from tpx.serving.backends.llamacpp.parts import check_parts
 from tpx.serving.backends.llamacpp.renaming import rename
 
 _DEFAULT_MAX_TOKENS = 16
@@ -13,20 +14,20 @@ _DEFAULT_MAX_TOKENS = 16
 _ELSEWHERE = frozenset({"model", "stream_options", "reasoning_effort", "chat_template_kwargs"})
 
 
-def adapt(request: OpenAiRequest, *, tools: bool, parallel: int, context: int) -> bytes:
+def adapt(request: OpenAiRequest, *, tools: bool, sees: bool, parallel: int, context: int) -> bytes:
     """Return a request as llama.cpp takes it; always as a stream, whose callback can cancel it.
 
-    Raises FieldRefused. `tools` is True if the chat template supports them; each of `parallel` sequences has
-    at most `context` tokens.
+    Raises FieldRefused. `tools` is True if the chat template supports them, `sees` if the model takes images;
+    each of `parallel` sequences has at most `context` tokens.
     """
     if "tools" in request.fields and not tools:
         raise FieldRefused("tools", "the chat template of the model has no tools")
+    check_parts(request, sees=sees)
     if request.endpoint in OWN:
         return adapt_own(request, context)
     fields = {name: value for name, value in request.fields.items() if name not in _ELSEWHERE}
     if request.endpoint == "embeddings":
         return json.dumps(fields).encode()
-    refuse_images(request)
     _refuse_missing(fields, parallel)
     rename(fields, context)
     if request.endpoint == "completions":

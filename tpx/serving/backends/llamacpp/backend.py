@@ -13,6 +13,7 @@ from tpx.serving.backends.language.model import (
     engine_threads,
     given_parameters,
 )
+from tpx.serving.backends.parameters import GivenParameters
 
 _POOLINGS = {name: name for name in ("mean", "cls", "last", "rank")}
 _CACHE_TYPES = {name: name for name in ("f16", "q8_0", "q4_0")}
@@ -33,6 +34,8 @@ class EngineSettings:
     embeddings: bool
     pooling: str
     chat_template: str
+    mmproj: str
+    """Path of the encoder of images; empty for a model that takes texts only."""
     cache_ram_mib: int
     kv_cache_type: str
 
@@ -52,9 +55,28 @@ class EngineSettings:
             embeddings=given.switch("embeddings", default=False),
             pooling=given.one_of("pooling", _POOLINGS) or "",
             chat_template=given.values.get("chat_template", ""),
+            mmproj=_encoder(given, path),
             cache_ram_mib=given.whole("cache_ram_mib", default=0),
             kv_cache_type=given.one_of("kv_cache_type", _CACHE_TYPES) or "f16",
         )
+
+
+def _encoder(given: GivenParameters, path: Path) -> str:
+    """Return the path of the file that the parameter mmproj names beside the model. Raises ConfigError."""
+    name = given.values.get("mmproj", "")
+    if not name:
+        return ""
+    encoder = inside(path.parent, name, "parameters[mmproj]")
+    if not _is_gguf(encoder):
+        raise given.wrong("mmproj", f"a GGUF file in '{path.parent}'")
+    return str(encoder)
+
+
+def _is_gguf(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 class LlamaCppBackend:
@@ -67,9 +89,8 @@ class LlamaCppBackend:
         path = inside(files.directory.absolute(), name, "default_model_filename")
         if not path.exists():
             raise no_file(path, files.model_name)
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                raise LoadError(f"'{path}' of model '{files.model_name}' is no GGUF file")
+        if not _is_gguf(path):
+            raise LoadError(f"'{path}' of model '{files.model_name}' is no GGUF file")
         process = engine_process(files, Path(__file__).parent / "engine.py")
         return LanguageModelVersion(
             process, lambda config: EngineSettings.of(config, path), "llamacpp", files.settings

@@ -23,13 +23,16 @@ class LlamaCppEngine:
         self.endpoints = _endpoints(settings)
         self.context: int = settings["n_ctx"]
         self._parallel: int = settings["n_parallel"]
+        self._sees = bool(settings["mmproj"])
         self._server, self._socket = start_server(settings, args["model_name"])
         self._supports_tools = self._socket.supports_tools()
 
     def adapt(self, asked: OpenAiRequest | TextRequest) -> bytes:
         asked = asked.as_completion() if isinstance(asked, TextRequest) else asked
         context = self.context // self._parallel
-        return adapt(asked, tools=self._supports_tools, parallel=self._parallel, context=context)
+        return adapt(
+            asked, tools=self._supports_tools, sees=self._sees, parallel=self._parallel, context=context
+        )
 
     def run(self, generation: Generation) -> None:
         def take(data: bytes) -> bool:

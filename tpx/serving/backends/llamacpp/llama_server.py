@@ -55,6 +55,9 @@ def start_server(settings: JsonObject, name: str) -> tuple[LlamaServer, EngineSo
         params.pooling_type = getattr(
             xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{settings['pooling'].upper()}"
         )
+    if settings["mmproj"]:
+        params.mmproj.path = settings["mmproj"]
+        params.mmproj_use_gpu = settings["n_gpu_layers"] > 0
     if settings["chat_template"]:
         params.chat_template = settings["chat_template"]
     params.verbosity = _SILENT

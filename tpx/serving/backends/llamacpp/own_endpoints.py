@@ -9,10 +9,6 @@ from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import OpenAiRequest
 from tpx.serving.backends.llamacpp.renaming import rename
 
-_PARTS = frozenset({"text", "thinking", "redacted_thinking", "tool_use", "tool_result"})
-"""Types of content of messages."""
-_INNER_PARTS = frozenset({"text"})
-
 
 def adapt_own(request: OpenAiRequest, context: int) -> bytes:
     """Return the request as llama.cpp takes it, with `context` tokens a sequence. Raises FieldRefused."""
@@ -28,10 +24,6 @@ def adapt_own(request: OpenAiRequest, context: int) -> bytes:
 def _adapt_response(fields: JsonObject) -> None:
     if "top_logprobs" in fields:
         raise FieldRefused("top_logprobs", "llama.cpp has no such setting for responses")
-    for index, item in enumerate(_list_of(fields["input"])):
-        for place, part in enumerate(_list_of(item.get("content"))):
-            if part.get("type") == "input_image":
-                raise FieldRefused(f"input[{index}].content[{place}]", "only text is supported")
     form = fields.pop("text", {}).get("format")
     if isinstance(form, dict):
         kind = form.get("type")
@@ -50,19 +42,3 @@ def _check_message(fields: JsonObject) -> None:
         raise FieldRefused("output_config.format", "llama.cpp has no such setting for messages")
     if "chat_template_kwargs" in fields:
         raise FieldRefused("chat_template_kwargs", "llama.cpp has no such setting for messages")
-    for index, message in enumerate(_list_of(fields["messages"])):
-        path = f"messages[{index}].content"
-        for place, part in enumerate(_list_of(message.get("content"))):
-            _check_type(f"{path}[{place}]", part, _PARTS)
-            for inner, each in enumerate(_list_of(part.get("content"))):
-                _check_type(f"{path}[{place}].content[{inner}]", each, _INNER_PARTS)
-
-
-def _list_of(value: object) -> list[JsonObject]:
-    """Return the objects of a list."""
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _check_type(path: str, part: JsonObject, types: frozenset[str]) -> None:
-    if part.get("type") not in types:
-        raise FieldRefused(f"{path}.type", f"llama.cpp has only {', '.join(sorted(types))} here")
