@@ -8,11 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import message_targets, wire_targets
+from tests.fuzz import language_targets, message_targets, wire_targets
 from tests.fuzz.base import Target
 from tests.fuzz.endpoint_targets import NAMES, Endpoints, endpoints
 
-TARGETS = {target.name: target for target in (*wire_targets.TARGETS, *message_targets.TARGETS)}
+TARGETS = {
+    target.name: target
+    for target in (*wire_targets.TARGETS, *message_targets.TARGETS, *language_targets.TARGETS)
+}
 
 
 @st.composite
