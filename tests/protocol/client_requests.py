@@ -21,6 +21,17 @@ CLAUDE_CODE: dict[str, Any] = {
     "messages": [
         {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
         {"role": "system", "content": "Available agent types"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "tool_use", "id": "t", "name": "Workflow", "input": {"script": "x"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "t", "is_error": True, "content": "no"}],
+        },
     ],
     "system": [{"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}],
     "tools": [{"name": "Workflow", "description": "d", "input_schema": script(524_288)}],
@@ -39,7 +50,10 @@ CODEX: dict[str, Any] = {
             "id": "i",
             "role": "developer",
             "content": [{"type": "input_text", "text": "You are"}],
-        }
+        },
+        {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": None},
+        {"type": "function_call", "name": "exec_command", "arguments": "{}", "call_id": "c"},
+        {"type": "function_call_output", "call_id": "c", "output": "done"},
     ],
     "tools": [
         FUNCTION,

@@ -24,6 +24,10 @@ def adapt_own(request: OpenAiRequest, context: int) -> bytes:
 def _adapt_response(fields: JsonObject) -> None:
     if "top_logprobs" in fields:
         raise FieldRefused("top_logprobs", "llama.cpp has no such setting for responses")
+    if isinstance(fields["input"], list):  # clients send reasoning back without its text, which is encrypted
+        fields["input"] = [
+            item for item in fields["input"] if item.get("type") != "reasoning" or item.get("content")
+        ]
     form = fields.pop("text", {}).get("format")
     if isinstance(form, dict):
         kind = form.get("type")
