@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.benches import agreement, analyzers, few_in_flight, floor
 from benchmarks.models import IDENTITY
@@ -51,9 +52,9 @@ def goals() -> Iterator[Goal]:
         most = 2.0 if case.served.model is IDENTITY else 1.5
         yield Goal(bench=floor.NAME, cell=case.name, figure="over_floor", at_most=most)
     for protocol in ("grpc", "http"):
-        python = {"bench": "python_backend", "over": "triton"}
-        yield Goal(**python, cell=f"identity {protocol} c=16", figure="throughput", at_least=1.5)
-        yield Goal(**python, cell=f"identity {protocol} c=1", figure="p50_us", at_most=0.7)
+        python = partial(Goal, bench="python_backend", over="triton")
+        yield python(cell=f"identity {protocol} c=16", figure="throughput", at_least=1.5)
+        yield python(cell=f"identity {protocol} c=1", figure="p50_us", at_most=0.7)
     yield from _alexnet()
     yield from _load_generators()
     yield from _agreement()

@@ -18,6 +18,8 @@ from tests.analyzer.simulated import Noise, SimulatedServer, Surface  # noqa: E4
 from tpx.analyzer.objectives import RankedVariant, satisfies, score  # noqa: E402
 from tpx.analyzer.results.goals import Constraint, Goals, WeightedObjective  # noqa: E402
 from tpx.analyzer.results.measurement import LoadPoint, Measurement, Variant  # noqa: E402
+from tpx.analyzer.search.spec import Mode  # noqa: E402
+from tpx.analyzer.variants import ModelFacts  # noqa: E402
 from tpx.analyzer.verdict import Finding, ModelVerdict, judge  # noqa: E402
 from tpx.perf.objectives import Compliance  # noqa: E402
 from tpx.perf.statistics.findings import MARGIN  # noqa: E402
@@ -48,7 +50,7 @@ SETTINGS = {
     ),
     "quiet, a limit of p99": Setting(replace(QUIET, tail=0.2), limited=True),
 }
-MODES = (("brute", FIXED), ("quick", BATCHING), ("budgeted", BATCHING))
+MODES: tuple[tuple[Mode, ModelFacts], ...] = (("brute", FIXED), ("quick", BATCHING), ("budgeted", BATCHING))
 Truth = dict[str, Measurement]
 """Figures of each ranked configuration at the load of its figures, without noise."""
 

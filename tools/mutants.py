@@ -22,9 +22,15 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "node_modules", ".*")
-PAIRS = [(ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)]
+PAIRS: list[tuple[type[ast.AST], Any]] = [
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+]
 PAIRS += [(ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.FloorDiv)]
-OTHER: dict[type, Any] = dict(PAIRS) | {second: first for first, second in PAIRS}
+OTHER: dict[type[ast.AST], Any] = dict(PAIRS) | {second: first for first, second in PAIRS}
 NOT_RUN = ("annotation", "returns", "decorator_list")
 
 

@@ -41,7 +41,14 @@ def install(wheel: Path, environment: Path) -> Path:
 def use(tpx: Path, folder: Path) -> None:
     """Serve the example models, ask one of them, and stop the server."""
     run(tpx, "quickstart", "models", cwd=folder)
-    words = [tpx, "serve", "--model-repository=models", "--http-port=0", "--grpc-port=0", "--metrics-port=0"]
+    words: list[str | Path] = [
+        tpx,
+        "serve",
+        "--model-repository=models",
+        "--http-port=0",
+        "--grpc-port=0",
+        "--metrics-port=0",
+    ]
     server = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True)
     try:
         said = ""

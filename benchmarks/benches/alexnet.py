@@ -4,20 +4,16 @@ Each sample is a process of its own: two sessions of this file, opened in one pr
 seen to differ by 6% for as long as they lived, which is more than the difference that is looked for.
 """
 
-import asyncio
 import json
 import sys
 from functools import partial
 
+import tpx
 from benchmarks.models import ALEXNET, Served
 from benchmarks.processes import Process, last_lines
 from benchmarks.results import Cell, Sample, compare
 from benchmarks.setting import Setting
 from tpx.errors import MeasurementError
-from tpx.perf.levels import LevelRange
-from tpx.perf.loops import event_loop
-from tpx.perf.options import SessionSpec
-from tpx.perf.run import run as run_perf
 
 NAME = "alexnet"
 TITLE = "AlexNet: served, and ONNX Runtime in a bare loop (direct), as many threads each"
@@ -46,20 +42,19 @@ def run(setting: Setting) -> list[Cell]:
 
 
 def _served(setting: Setting, served: Served, concurrency: int) -> Sample:
-    """A closed loop in this process, by the load generator's own code, on a server of its own."""
+    """A closed loop in this process, by the load generator's API, on a server of its own."""
     with setting.servers(("tpx",), (served,)) as servers:
-        config = SessionSpec(
-            model=served.name,
+        run = tpx.measure(
+            f"127.0.0.1:{servers['tpx'].grpc_port}",
+            served.name,
+            concurrency=concurrency,
             protocol="grpc",
-            url=f"127.0.0.1:{servers['tpx'].grpc_port}",
-            concurrency_range=LevelRange(start=concurrency),
             measurement_interval=setting.seconds * 1000 // WINDOWS,
             max_trials=WINDOWS,
             stability_percentage=90,
             warmup_request_count=5,
         )
-        with asyncio.Runner(loop_factory=event_loop) as runner:
-            level = runner.run(run_perf(config)).levels[0]
+    [level] = run.levels
     if level.latency is None:
         raise MeasurementError(f"tpx answered nothing: {level.reason}")
     return {

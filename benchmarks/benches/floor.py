@@ -7,7 +7,7 @@ computes nothing, under the same client as the servers; and that of one call in 
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,6 +62,7 @@ def run(setting: Setting) -> list[Cell]:
     wanted = [case for case in cases() if setting.wants(case.name)]
     cells = []
     with setting.servers(KINDS, models) as servers:
+        named = {str(kind): server for kind, server in servers.items()}
         for served in models:
             answers = {
                 protocol: record(payload(served, protocol), protocol, servers["tpx"].port(protocol))
@@ -75,7 +76,7 @@ def run(setting: Setting) -> list[Cell]:
                 floor.wait_until_ready()
                 bare.wait_until_ready()
                 cells += [
-                    _measure(setting, clients, {**servers, "bare": bare, NAME: floor}, case)
+                    _measure(setting, clients, {**named, "bare": bare, NAME: floor}, case)
                     for case in wanted
                     if case.served == served
                 ]
@@ -117,7 +118,7 @@ def launch(
     )
 
 
-def _measure(setting: Setting, clients: LightClients, servers: dict[str, Server], case: Case) -> Cell:
+def _measure(setting: Setting, clients: LightClients, servers: Mapping[str, Server], case: Case) -> Cell:
     sides: dict[str, Callable[[], Sample]] = {}
     for side, server in servers.items():
         exchange = setting.exchange(server, case.served, case.protocol)

@@ -103,7 +103,7 @@ def _aiperf(peers: Peers, url: str, streams: int, requests: int, work: Path) -> 
     )
     load = f"--url http://{url} --concurrency {streams} --request-count {requests} --osl {TOKENS}"
     tokenizer = _write_tokenizer(peers, work)
-    paths = ["--tokenizer", tokenizer, "--artifact-dir", work / "aiperf"]
+    paths: list[str | Path] = ["--tokenizer", tokenizer, "--artifact-dir", work / "aiperf"]
     return [peers.aiperf() / "aiperf", *words.split(), *load.split(), *paths]
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -125,6 +126,10 @@ def stream_infer(port: int, message: bytes, streams: int) -> Streamed:
     return asyncio.run(_stream_infer(port, message, streams))
 
 
+def _note_time(times: list[float], _: object) -> None:
+    times.append(monotonic())
+
+
 async def _stream_infer(port: int, message: bytes, streams: int) -> Streamed:
     connection = await connect("127.0.0.1", port)
     times: list[list[float]] = [[] for _ in range(streams)]
@@ -133,7 +138,7 @@ async def _stream_infer(port: int, message: bytes, streams: int) -> Streamed:
     for came in times:
         call = connection.open(
             STREAM_INFER,
-            lambda _, came=came: came.append(monotonic()),
+            partial(_note_time, came),
             lambda response: statuses.put_nowait(response.status),
         )
         call.send(message)
@@ -206,6 +211,7 @@ def prepare_llamacpp(path: Path, streams: int, tokens: int) -> Generate:
         embeddings=False,
         pooling="",
         chat_template="",
+        mmproj="",
         cache_ram_mib=0,
         kv_cache_type="f16",
     )
