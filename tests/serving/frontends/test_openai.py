@@ -473,12 +473,21 @@ def tokens_of(live: Live, model: str) -> float:
 LONG_MESSAGE = {"messages": USER, "max_tokens": 100_000, "stream": True}
 
 
-@pytest.mark.parametrize(("path", "fields"), [("completions", LONG), ("messages", LONG_MESSAGE)])
-def test_a_client_that_leaves_frees_its_sequence(live: Live, path: str, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("path", "fields", "token"),
+    [("completions", LONG, b"data: "), ("messages", LONG_MESSAGE, b"content_block_delta")],
+    ids=["completions", "messages"],
+)
+def test_a_client_that_leaves_frees_its_sequence(
+    live: Live, path: str, fields: dict[str, Any], token: bytes
+) -> None:
     before = tokens_of(live, "tiny")
     connection = begin(live, f"/v1/{path}", {**fields, "model": "tiny"})
-    while b"data: " not in connection.recv(4096):
-        pass
+    received = b""
+    while token not in received:
+        more = connection.recv(4096)
+        assert more
+        received += more
     reset(connection)
 
     def cancelled() -> bool:
