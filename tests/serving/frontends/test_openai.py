@@ -242,7 +242,7 @@ def test_the_client_s_own_message_continues_a_chat(client: openai.OpenAI) -> Non
 def test_responses_are_the_engine_s(client: openai.OpenAI) -> None:
     check_responses_stream_as_they_are_whole(client)
     form: Any = {"type": "json_schema", "name": "s", "schema": {"enum": ["lamb", "lion"]}}
-    asked: Any = {"model": "tiny", "input": "And", "max_output_tokens": 20}
+    asked: Any = {"model": "tiny", "input": "And", "max_output_tokens": 20, "temperature": 0}
     assert json.loads(client.responses.create(**asked, text={"format": form}).output_text) in ("lamb", "lion")
     tool: Any = {"type": "function", **WEATHER["function"]}
     [call] = client.responses.create(
@@ -258,7 +258,7 @@ def test_responses_are_the_engine_s(client: openai.OpenAI) -> None:
 def test_messages_are_the_engine_s(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     check_messages_stream_as_they_are_whole(lambda path, fields: post(live, path, fields), caplog)
     tool = {"name": "look", "input_schema": WEATHER["function"]["parameters"]}
-    asked = {"model": "tiny", "messages": USER, "max_tokens": 200, "tools": [tool]}
+    asked = {"model": "tiny", "messages": USER, "max_tokens": 200, "temperature": 0, "tools": [tool]}
     answer = post(live, "/v1/messages", {**asked, "tool_choice": {"type": "any"}}).json
     assert answer["stop_reason"] == "tool_use"
     assert answer["content"][-1]["input"].keys() == {"city"}
