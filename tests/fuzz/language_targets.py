@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.fuzz.base import Target
-from tests.protocol.client_requests import CLAUDE_CODE, CODEX, USER, ZED
+from tests.protocol.client_requests import CLAUDE_CODE, CODEX, LEFT_EMPTY, USER
 from tpx.errors import InvalidRequest
 from tpx.protocol.openai import Endpoint, decode
 from tpx.serving.backends.llamacpp.adapting import adapt as adapt_for_llamacpp
@@ -51,7 +51,7 @@ REQUESTS: tuple[tuple[Endpoint, dict[str, Any]], ...] = (
         "responses",
         {"model": "m", "input": "a", "reasoning": {"effort": "low"}, "chat_template_kwargs": {"a": 1}},
     ),
-    ("chat/completions", ZED),
+    ("chat/completions", LEFT_EMPTY),
     ("chat/completions", {"model": "m", "messages": [USER, SEEN], "reasoning_effort": "low", **SAMPLING}),
     (
         "chat/completions",

@@ -1,4 +1,4 @@
-"""Requests of coding agents, shortened: Claude Code 2.1, Codex 0.171, Zed."""
+"""Requests that Claude Code 2.1 and Codex 0.171 sent, shortened, and a chat with empty lists."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ CODEX: dict[str, Any] = {
     "prompt_cache_key": "k",
     "client_metadata": {"turn_id": "t"},
 }
-ZED: dict[str, Any] = {
+LEFT_EMPTY: dict[str, Any] = {
     "model": "m",
     "messages": [
         {"role": "system", "content": "a"},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.protocol.client_requests import CLAUDE_CODE, CODEX, FUNCTION, USER, ZED, script
+from tests.protocol.client_requests import CLAUDE_CODE, CODEX, FUNCTION, LEFT_EMPTY, USER, script
 from tpx.protocol.client_habits import plain
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.openai import Endpoint, decode
@@ -43,7 +43,11 @@ def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
             CODEX,
             {**without(CODEX, "store", "prompt_cache_key", "client_metadata"), "tools": [FUNCTION]},
         ),
-        ("chat/completions", ZED, without(ZED, "stop", "tools", "tool_choice", "prompt_cache_key")),
+        (
+            "chat/completions",
+            LEFT_EMPTY,
+            without(LEFT_EMPTY, "stop", "tools", "tool_choice", "prompt_cache_key"),
+        ),
         (
             "chat/completions",
             {"model": "m", "messages": [USER, ITS_OWN_ANSWER, USER]},
@@ -78,7 +82,7 @@ def without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
         ),
         ("responses", {**CODEX, "tools": CODEX["tools"][1:]}, None),
     ],
-    ids=["Claude Code", "Codex", "Zed", "an answer sent back", "hints", "no functions"],
+    ids=["Claude Code", "Codex", "empty lists", "an answer sent back", "hints", "no functions"],
 )
 def test_a_request_of_a_client_is_taken(
     endpoint: Endpoint, given: dict[str, Any], expected: dict[str, Any] | None

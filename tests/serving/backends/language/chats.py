@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.protocol.client_requests import CLAUDE_CODE, CODEX, ZED
+from tests.protocol.client_requests import CLAUDE_CODE, CODEX, LEFT_EMPTY
 
 USER: Any = [{"role": "user", "content": "And it came to pass"}]
 
@@ -70,11 +70,11 @@ def check_messages_stream_as_they_are_whole(
 
 
 def check_requests_of_coding_agents_are_answered(post: Callable[[str, Any], Any]) -> None:
-    """Send requests as Claude Code, Codex and Zed send them."""
+    """Send requests as Claude Code and Codex do, and one with empty lists."""
     for path, fields, most in (
         ("/v1/messages", CLAUDE_CODE, "max_tokens"),
         ("/v1/responses", CODEX, "max_output_tokens"),
-        ("/v1/chat/completions", ZED, "max_completion_tokens"),
+        ("/v1/chat/completions", LEFT_EMPTY, "max_completion_tokens"),
     ):
         answer = post(path, {**fields, "model": "tiny", most: 4})
         assert answer.status == 200, (path, answer.body)
