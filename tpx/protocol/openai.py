@@ -125,15 +125,6 @@ def endpoint_of(value: JsonObject) -> Endpoint:
     raise FieldRefused("messages", "a request has one of messages, prompt and input")
 
 
-def refuse_images(request: OpenAiRequest) -> None:
-    """Raise FieldRefused for an image in a chat."""
-    for index, message in enumerate(request.fields.get("messages", ())):
-        content = message.get("content")
-        for place, part in enumerate(content if isinstance(content, list) else ()):
-            if part["type"] == "image_url":
-                raise FieldRefused(f"messages[{index}].content[{place}].image_url", "only text is supported")
-
-
 def template_values(request: OpenAiRequest) -> JsonObject:
     """Return the values for the chat template of a model, one of which may be the effort of its reasoning."""
     effort = request.fields.get("reasoning_effort")

@@ -37,6 +37,12 @@ def sent(image: bytes) -> dict[str, Any]:
     return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
 
 
+def beside(**source: Any) -> dict[str, Any]:
+    """A small image, with something else in its source."""
+    image = sent(JPEG)
+    return {**image, "source": {**image["source"], **source}}
+
+
 def given(image: bytes) -> dict[str, Any]:
     return {"type": "input_image", "image_url": url(image)}
 
@@ -76,9 +82,26 @@ def test_texts_and_images_are_taken(asked: tuple[Endpoint, dict[str, Any]]) -> N
         (chat(shown(JPEG[:60])), "messages[0].content[0]", "only PNG and JPEG"),
         (chat(shown(png(1, 1)[:20])), "messages[0].content[0]", "only PNG and JPEG"),
         (chat(shown(b"\xff\xd8" + b"\xff" * 9)), "messages[0].content[0]", "only PNG and JPEG"),
-        (message(sent(b"") | {"source": {"data": "?"}}), "messages[0].content[0]", "no base64"),
-        (message(sent(b"") | {"source": {"data": 5}}), "messages[0].content[0]", "an image is base64"),
-        (message({"type": "image"}), "messages[0].content[0]", "an image is base64"),
+        (message(beside(data="?")), "messages[0].content[0]", "must be in base64"),
+        (message(beside(data=5)), "messages[0].content[0]", "must be in base64"),
+        (message(beside(type="url", url=url(BOMB))), "messages[0].content[0]", "must be in base64"),
+        (
+            message(beside(media_type=f"image/png;base64,{url(BOMB)[22:]}")),
+            "messages[0].content[0]",
+            "must be in",
+        ),
+        (message({"type": "image"}), "messages[0].content[0]", "must be in base64"),
+        (
+            response({"content": [given(BOMB) | {"source": sent(JPEG)["source"]}, given(HALF)]}),
+            "input",
+            "pixels, more than",
+        ),
+        (
+            chat(shown(b"") | {"image_url": {"url": f"{url(BOMB)},{url(JPEG)[22:]}"}}),
+            "messages[0].content[0]",
+            "must",
+        ),
+        (("messages", {**message(TEXT)[1], "system": [sent(BOMB)]}), "messages", "pixels, more than"),
         (message({"type": "document"}), "messages[0].content[0].type", "only texts"),
         (message({"type": []}), "messages[0].content[0].type", "only texts"),
         (message(result(result(TEXT))), "messages[0].content[0].content[0].type", "only texts"),

@@ -10,6 +10,8 @@ from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import MAX_BODY_BYTES, OpenAiRequest, validate
 
+MOST_PIXELS = 1 << 25
+"""Pixels of the images of a request: a file of some kilobytes may have any number."""
 _SAMPLING = {
     "max_tokens": int,
     "min_tokens": int,

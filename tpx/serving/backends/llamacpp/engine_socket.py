@@ -20,7 +20,10 @@ _MORE_CONTEXT = " (the model's parameter n_ctx, of which each of n_parallel sequ
 
 
 class EngineSocket:
-    """Asks llama.cpp over a Unix socket whose file is removed: its descriptor leads there, nothing else."""
+    """Asks llama.cpp over a Unix socket whose file is removed: a descriptor of this process leads there.
+
+    Other processes of the same user could use that by /proc, but have no key.
+    """
 
     def __init__(self, descriptor: int, key: str) -> None:
         """`descriptor` is of the socket's file, opened with O_PATH; `key` is llama.cpp's."""

@@ -24,6 +24,8 @@ def adapt_own(request: OpenAiRequest, context: int) -> bytes:
 def _adapt_response(fields: JsonObject) -> None:
     if "top_logprobs" in fields:
         raise FieldRefused("top_logprobs", "llama.cpp has no such setting for responses")
+    if fields.pop("include", []) not in ([], ["reasoning.encrypted_content"]):  # reasoning is never encrypted
+        raise FieldRefused("include", 'only ["reasoning.encrypted_content"] is supported by llama.cpp')
     if isinstance(fields["input"], list):  # clients send reasoning back without its text, which is encrypted
         fields["input"] = [
             item for item in fields["input"] if item.get("type") != "reasoning" or item.get("content")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
 from tpx.protocol.openai import OpenAiRequest
+from tpx.serving.backends.language.tensors import MOST_PIXELS
 
 _TEXTS = frozenset(
     {
@@ -27,8 +28,6 @@ _TEXTS = frozenset(
     }
 )
 _IMAGES = frozenset({"image", "image_url", "input_image"})
-_MOST_PIXELS = 1 << 25
-"""Pixels of all images of a request."""
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
 _SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of JPEG's segments that begin a frame, with its size."""
@@ -41,12 +40,13 @@ def check_parts(request: OpenAiRequest, *, sees: bool) -> None:
         for index, item in enumerate(_objects_in(request.fields.get(name))):
             for member in ("content", "output"):
                 pixels += _check_list(f"{name}[{index}].{member}", item.get(member), sees)
-    if pixels > _MOST_PIXELS:
+    pixels += _check_list("system", request.fields.get("system"), sees)
+    if pixels > MOST_PIXELS:
         raise FieldRefused("messages" if "messages" in request.fields else "input", _too_large(pixels))
 
 
 def _too_large(pixels: int) -> str:
-    return f"the images have {pixels} pixels, more than {_MOST_PIXELS}"
+    return f"the images have {pixels} pixels, more than {MOST_PIXELS}"
 
 
 def _check_list(path: str, parts: object, sees: bool, *, inner: bool = False) -> int:
@@ -71,21 +71,27 @@ def _objects_in(value: object) -> Sequence[JsonObject]:
 
 def _pixels_of(path: str, part: JsonObject) -> int:
     """Return the pixels of an image. Raises FieldRefused."""
-    source = part.get("source")
-    url = part.get("image_url")
-    data = (
-        source.get("data") if isinstance(source, dict) else url.get("url") if isinstance(url, dict) else url
-    )
-    if not isinstance(data, str):
-        raise FieldRefused(path, "an image is base64, or a data: URL")
     try:
-        content = base64.b64decode(data.rpartition(",")[2], validate=True)
-    except (binascii.Error, ValueError):
-        raise FieldRefused(path, "the image is no base64") from None
+        content = base64.b64decode(_base64_of(part), validate=True)
+    except (binascii.Error, ValueError, LookupError, TypeError, AttributeError):
+        raise FieldRefused(path, "an image must be in base64, or a data: URL with base64") from None
     width, height = _size_of(content)
     if not width * height:
         raise FieldRefused(path, "only PNG and JPEG images are supported")
     return width * height
+
+
+def _base64_of(part: JsonObject) -> str:
+    """Return what llama.cpp decodes, and nothing that stands beside it. Raises LookupError, TypeError and
+    AttributeError for anything else.
+    """
+    if part["type"] == "image":
+        source = part["source"]
+        if source["type"] != "base64" or "," in source["media_type"]:  # these two become a data: URL
+            raise LookupError
+        return str(source["data"])
+    url = part["image_url"]["url"] if part["type"] == "image_url" else part["image_url"]
+    return str(url.partition(",")[2])
 
 
 def _size_of(content: bytes) -> tuple[int, int]:

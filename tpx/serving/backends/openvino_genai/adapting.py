@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tpx.protocol.json_checks import FieldRefused
 from tpx.protocol.json_values import JsonObject
-from tpx.protocol.openai import OpenAiRequest, for_templates, refuse_images, template_values
+from tpx.protocol.openai import OpenAiRequest, for_templates, template_values
 
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's for completions, and vLLM's."""
@@ -62,7 +62,6 @@ class Generated:
 
 def adapt(asked: OpenAiRequest) -> Generated:
     """Translate a request. Raises FieldRefused."""
-    refuse_images(asked)
     settings: JsonObject = {}
     chat = asked.endpoint == "chat/completions"
     for name, value in asked.fields.items():
@@ -122,6 +121,9 @@ def _messages(messages: Sequence[JsonObject]) -> Sequence[JsonObject]:
             )
         content = message.get("content") or ""
         if not isinstance(content, str):
+            for place, part in enumerate(content):
+                if part["type"] != "text":
+                    raise FieldRefused(f"messages[{index}].content[{place}].type", "only text is supported")
             content = "".join(part["text"] for part in content)
         plain.append({**message, "content": content})
     return plain

@@ -8,11 +8,9 @@ from typing import Protocol, cast
 
 from tpx.protocol.json_checks import FieldRefused, check_schema, object_of
 from tpx.protocol.json_values import JsonObject
-from tpx.serving.backends.language.tensors import TextRequest
+from tpx.serving.backends.language.tensors import MOST_PIXELS, TextRequest
 
 _ONLY_OURS = ("output_kind", "detokenize")
-_MOST_PIXELS = 1 << 25
-"""Pixels of an image: a file of some kilobytes may have any number."""
 
 
 class TokenLogprob(Protocol):
@@ -137,8 +135,8 @@ def _open_image(data: bytes) -> object:
 
     try:
         image = Image.open(io.BytesIO(data))
-        if image.width * image.height > _MOST_PIXELS:
-            raise ValueError(f"image: has more than {_MOST_PIXELS} pixels")
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(f"image: has more than {MOST_PIXELS} pixels")
         return image.convert("RGB")
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as exc:
         raise ValueError(f"image: is no image: {exc}") from exc
